@@ -366,7 +366,7 @@ def test_documents_may_be_cut_to_one_length(
     given = (model, "--corpus", str(tmp_path / "a.txt"), "--heads", HEADS, "--how", "resample")
     assert run(*given) == BAD_INPUT
     said = capsys.readouterr().err
-    assert "how: 'resample' needs texts of one length, got 5 to 7 tokens; cut them with" in said
+    assert "how: 'resample' needs texts of equal length, got 5 to 7 tokens; use --length" in said
     read = found(capsys, *given, "--length", "3")["read"]
     assert (read["texts"], read["other_texts"]) == (5, 4)  # two of each 7, one of each 5
 
@@ -444,11 +444,11 @@ def test_the_texts_that_named_them_are_warned_of(
     asked = ("--open", str(json_run), "--named", "induction", "--texts", "2", "--seed", seed)
     assert run(model, "--probe", "repeated", *asked) == 0
     out = capsys.readouterr().out
-    assert ("A run has named these heads on these very texts" in out) == warned
+    assert ("The heads were named on these same texts" in out) == warned
     assert run(model, "--probe", "repeated", *asked, lang="zh") == 0
     out = capsys.readouterr().out
     assert f"重复 {TIMES} 次的 {TOKENS} 个随机词元，种子 {seed}" in out
-    assert ("这些头正是在同样的文本上得到名称的" in out) == warned
+    assert ("这些头正是在同样的文本上命名的" in out) == warned
 
 
 def test_a_probes_run_calls_its_texts_so(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,9 +470,9 @@ def test_a_folder_that_save_has_written(
     names = json.loads(json_of(folder, capsys))["names"]
     assert said["heads"] == [each["head"] for each in names if each["name"] == "unexplained"]
     assert run(model, "--corpus", corpus, "--open", folder, "--named", "x") == BAD_INPUT
-    assert "is named 'x'; the names there are: " in capsys.readouterr().err
+    assert "has no head named 'x'; the names in it are: " in capsys.readouterr().err
     assert run(model, "--corpus", corpus, *asked) == 0
-    assert "on these very texts" in capsys.readouterr().out
+    assert "on these same texts" in capsys.readouterr().out
 
 
 def json_of(folder: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -487,8 +487,8 @@ def json_of(folder: str, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("lang", "said"),
     [
-        ("en", ("tiny without 3 of its 12 heads", "random heads", "more than random")),
-        ("zh", ("移除 12 个头中的 3 个", "随机头", "比随机多", "该头的输出为零")),
+        ("en", ("tiny without 3 of its 12 heads", "random heads", "difference")),
+        ("zh", ("移除 12 个头中的 3 个", "随机头", "差值", "该头的输出为 0")),
     ],
 )
 def test_it_prints_a_report(
@@ -526,12 +526,12 @@ def test_importance_says_on_which_texts_and_several_heads_say_their_order(
     out = capsys.readouterr().out
     words = {
         "en": (
-            "as all of its 12 heads go",
-            "In this order: L",
-            "by its gradient on these same texts",
+            "without its 12 heads, step by step",
+            "Heads in order of removal: L",
+            "by gradients on the same",
             "6 heads",
         ),
-        "zh": ("逐步移除全部 12 个头", "移除顺序：L", "在同样文本上的梯度", "6 个头"),
+        "zh": ("逐步移除全部 12 个头", "头的移除顺序：L", "同样文本上的梯度", "6 个头"),
     }
     assert all(each in out for each in words[lang])
 
@@ -598,7 +598,7 @@ def test_a_figure_has_the_numbers(
     assert f"2 figures in: {folder}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("heads", "label"), [(HEADS, "heads taken out"), ("all", "heads taken")])
+@pytest.mark.parametrize(("heads", "label"), [(HEADS, "removed heads"), ("all", "removed heads")])
 def test_the_figure_draws_the_rise_of_both(
     model: str,
     corpus: str,
@@ -636,51 +636,51 @@ def test_the_figure_draws_the_rise_of_both(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["M", "--heads", "L0H0"], "sentence: expected one of a sentence, --text FILE, --corpus"),
-        (["M", "w1", "--text", "a", "--heads", "L0H0"], "got SENTENCE and --text; for random"),
-        (["M", "--corpus", "C"], "heads: expected either --heads or --open, got neither; say wh"),
-        (["M", "--corpus", "C", "--heads", "L0H0", "--open", "r"], "--open, got both; say which"),
-        (["M", "--corpus", "C", "--open", "r"], "open: --open goes with --named; leave it out"),
-        (["M", "w1", "--heads", "L0H0", "--named", "x"], "named: --named goes with --open"),
-        (["M", "w1", "--heads", "L0H0", "--seeds", "2"], "seeds: --seeds goes with --against"),
-        (["M", "w1", "--heads", "L0H0", "--truncate"], "truncate: --truncate goes with a whole"),
-        (["M", "w1", "--heads", "L0H0", "--paragraphs"], "paragraphs: --paragraphs goes with --c"),
+        (["M", "--heads", "L0H0"], "sentence: expected exactly one of SENTENCE, --text, --corpus"),
+        (["M", "w1", "--text", "a", "--heads", "L0H0"], "got SENTENCE and --text; --probe"),
+        (["M", "--corpus", "C"], "heads: expected either --heads or --open, got neither; use -"),
+        (["M", "--corpus", "C", "--heads", "L0H0", "--open", "r"], "--open, got both; use --heads"),
+        (["M", "--corpus", "C", "--open", "r"], "open: --open requires --named; leave out -"),
+        (["M", "w1", "--heads", "L0H0", "--named", "x"], "named: --named requires --open"),
+        (["M", "w1", "--heads", "L0H0", "--seeds", "2"], "seeds: --seeds requires --against"),
+        (["M", "w1", "--heads", "L0H0", "--truncate"], "truncate: --truncate requires --corpus"),
+        (["M", "w1", "--heads", "L0H0", "--paragraphs"], "paragraphs: --paragraphs requires --co"),
         (
             ["M", "--probe", "repeated", "--length", "9", "--heads", "L0H0"],
-            "length: --length goes with a text or --corpus",
+            "length: --length requires SENTENCE, --text or --corpus",
         ),
         (["M", "--corpus", "C", "--heads", "cats"], "heads: expected names such as L0H2"),
         (["M", "--corpus", "C", "--heads", "L0H6"], "heads: L0H6 does not exist; this model has"),
         (["M", "--corpus", "C", "--heads", "L2H0"], "heads: L2H0 does not exist; this model has"),
         (["M", "--corpus", "C", "--heads", "cross.L0H0"], "heads: cross.L0H0 does not exist"),
         (["M", "--corpus", "C", "--heads", ""], "heads: expected names such as L0H2"),
-        (["M", "--corpus", "E", "--heads", "L0H0"], "has no document; give a file with some text"),
+        (["M", "--corpus", "E", "--heads", "L0H0"], "has no document; use a file with some text"),
         (["M", "--corpus", "/no/a.txt", "--heads", "L0H0"], "corpus: cannot read /no/a.txt"),
-        (["M", "--corpus", "a.doc", "--heads", "L0H0"], "corpus: expected a name that ends in"),
-        (["M", "--corpus", "O", "--heads", "L0H0"], "a.txt:1: it has one token, and no next one"),
+        (["M", "--corpus", "a.doc", "--heads", "L0H0"], "corpus: expected the file extension"),
+        (["M", "--corpus", "O", "--heads", "L0H0"], "a.txt:1: expected at least 2 tokens, got 1"),
         (["M", "--text", "/no/a.txt", "--heads", "L0H0"], "text: cannot read /no/a.txt"),
         (["M", "", "--heads", "L0H0"], "sentence: expected some text, got an empty one"),
-        (["M", "w1 w2 w3", "--heads", "L0H0"], "sentence: 0 texts to measure on, and at least 2"),
-        (["M", "w1 w2", "--length", "114", "--heads", "L0H0"], "length: 114 tokens, and"),
+        (["M", "w1 w2 w3", "--heads", "L0H0"], "sentence: expected at least 2 texts for the lo"),
+        (["M", "w1 w2", "--length", "114", "--heads", "L0H0"], "length: got 114 tokens"),
         (["M", "w1 w2", "--length", "1", "--heads", "L0H0"], "'--length': 1 is not in the range"),
         (["M", "w1", "--heads", "L0H0", "--how", "none"], "'--how': 'none' is not one of"),
         (["M", "w1", "--heads", "L0H0", "--order", "x"], "'--order': 'x' is not one of"),
         (["M", "w1", "--heads", "L0H0", "--seed", "-1"], "'--seed': -1 is not in the range"),
         (
             ["M", "--corpus", "C", "--heads", "L0H0", "--against", "random"],
-            ("corpus: 12 texts to measure on, and at least 20 are needed; give more text, or cut "
-            "it shorter with --length, or fewer --seeds"),
+            ("corpus: expected at least 20 texts for the loss, got 12; use more text or a smaller "
+            "--length, or fewer --seeds"),
         ),
         (
             ["M", "--probe", "repeated", "--texts", "3", "--heads", "L0H0", "--how", "mean",
              "--against", "random", "--seeds", "2"],
-            ("probe: 2 texts to measure on, and at least 4 are needed, beside as many others for "
-            "--how mean; give more --texts"),
+            ("probe: expected at least 4 texts for the loss and as many reference texts for "
+            "--how mean, got 2; use a larger --texts"),
         ),
         (
             ["M", "--corpus", "C", "--heads", ",".join(f"L{i}H{j}" for i in range(2)
              for j in range(4)), "--against", "random", "--seeds", "2"],
-            "against: 8 of 12 heads leave only 4 others to draw from; choose fewer heads, or all",
+            "against: cannot sample 8 random heads from the 4 others of 12; choose fewer heads",
         ),
         (["M", "w1", "--heads", "L0H0", "--format", "parquet"], "'parquet' is not one of"),
         (["M", "--corpus", "C", "--heads", "L0H0", "--output", "C"], "output: expected another"),
@@ -688,9 +688,9 @@ def test_the_figure_draws_the_rise_of_both(
         (["M", "w1", "--heads", "L0H0", "--figures", "C"], "figures: cannot write into the folder"),
         (["M", "w1", "--heads", "L0H0", "--figures", LONG], "figures: cannot write into the"),
         (["M", "w1", "--open", LONG, "--named", "x"], "File name too long"),
-        (["M", "w1", "--open", "C", "--named", "x"], "open: expected the folder of `inspect --sa"),
-        (["M", "w1", "--open", "/no", "--named", "x"], "wrote, got /no: No such file"),
-        (["M", "w1", "--open", "D", "--named", "x"], "open: expected a folder that --save has wr"),
+        (["M", "w1", "--open", "C", "--named", "x"], "open: expected a folder from `inspect --sa"),
+        (["M", "w1", "--open", "/no", "--named", "x"], "`--probe`, got /no: No such file"),
+        (["M", "w1", "--open", "D", "--named", "x"], "open: expected a folder from --save, got"),
         (["./nowhere", "w1", "--heads", "L0H0"], "model: './nowhere' is not a directory"),
     ],
 )  # fmt: skip
@@ -725,14 +725,14 @@ def test_bad_input_is_one_line_and_status_2(
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"schema": "headwise.run/1"}, "`--probe` wrote, got"),
-        ({"names": []}, "is named 'induction'; the names there are: –"),
-        ({"names": 3}, "`--probe` wrote, got"),
+        ({"schema": "headwise.run/1"}, "`--probe`, got"),
+        ({"names": []}, "has no head named 'induction'; the names in it are: –"),
+        ({"names": 3}, "`--probe`, got"),
         (
             {"model": {"heads": 72}},
-            "open: the run is of another model: type llama, layers 2, heads",
+            "open: the run measured a model with type llama, layers 2, heads",
         ),
-        ({"model": {"type": "bert"}}, "open: the run is of another model: type bert, layers 2"),
+        ({"model": {"type": "bert"}}, "open: the run measured a model with type bert, layers"),
     ],
 )
 def test_a_run_that_does_not_fit_is_refused(
@@ -772,8 +772,8 @@ def unknown() -> nn.Module:
     ("head", "said"),
     [
         ("cats", "/run.json: heads: expected names such as L0H2"),
-        ("L9H9", "open: the run is of another model: heads: L9H9 does not exist; this model has"),
-        ("cross.L0H0", "open: the run is of another model: heads: cross.L0H0 does not exist"),
+        ("L9H9", "open: the run measured another model (heads: L9H9 does not exist; this model"),
+        ("cross.L0H0", "open: the run measured another model (heads: cross.L0H0 does not ex"),
     ],
 )
 def test_a_head_of_a_run_that_is_none_is_the_runs_mistake(
@@ -831,7 +831,7 @@ def test_another_layout_is_said_in_chinese(
 ) -> None:
     file = str(tmp_path / "one.json")
     assert main(["inspect", model, "w1 w2 w3", "--output", file]) == 0
-    for lang, said in (("en", "it is not of layout "), ("zh", "布局不是 ")):
+    for lang, said in (("en", "its schema is not "), ("zh", "其 schema 不是 ")):
         assert run(model, "w1", "--open", file, "--named", "x", lang=lang) == BAD_INPUT
         assert f"{said}headwise.inspect.corpus/1" in capsys.readouterr().err
 
@@ -840,14 +840,14 @@ def test_another_layout_is_said_in_chinese(
 @pytest.mark.parametrize(
     ("make", "en", "zh"),
     [
-        (tiny.bert, "model: M has no loss to measure: it predicts no next token (encoder.layer.0",
-         "model：M 没有可测量的损失：它不预测下一词元（encoder.layer.0"),
-        (without_projection, "predicts no next token (it gives no logits, and its embeddings do n",
-         "它不预测下一词元（它不给出 logits，词嵌入也不能当作最后的投影）；请给出"),
-        (unknown, "model: FNetModel has no attention whose projections are known here; known are",
-         "model：FNetModel 中没有此处认识其投影的注意力"),
-        (tiny.bart, "text: M has a decoder that reads another text, and cannot read in pieces",
-         "text：M 的解码器读另一段文本，无法按片段阅读"),
+        (tiny.bert, "model: M does not predict the next token (encoder.layer.0.attention",
+         "model：M 不预测下一词元（encoder.layer.0"),
+        (without_projection, "next token (it returns no logits, and its embeddings are not tied)",
+         "不预测下一词元（它不返回 logits，且未共享词嵌入与输出权重）；请使用"),
+        (unknown, "model: FNetModel has no attention with a supported layout of projections; su",
+         "model：FNetModel 中没有投影结构受支持的注意力"),
+        (tiny.bart, "text: M is an encoder-decoder, which needs a target for each text; use",
+         "text：M 是编码器-解码器，每个文本都需要目标"),
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_be_measured_says_why_and_the_way_out(
@@ -927,7 +927,7 @@ def test_resampling_wants_one_length_in_the_stacks_whose_heads_may_go(
         return
     first = stack or Translated("encoder", "编码器")
     for lang, said in (
-        ("en", f"needs texts of one length, got 2 to 3 tokens in the {first.en}; use --how mean"),
+        ("en", f"needs texts of equal length, got 2 to 3 tokens in the {first.en}; use --how mean"),
         ("zh", f"收到 2 到 3 个词元（{first.zh}）；请用 --how mean"),
     ):
         capsys.readouterr()
@@ -953,11 +953,11 @@ def test_resampling_says_before_the_work_that_too_much_would_be_kept(
     found(capsys, *given)
     monkeypatch.setattr("headwise.heads.ablation.methods.MOST_NUMBERS", kept - 1)
     assert run(*given) == BAD_INPUT
-    assert "reference: more than 1259 numbers" in capsys.readouterr().err
+    assert "stores at most 1259 values of reference" in capsys.readouterr().err
     monkeypatch.setattr("headwise.heads.ablation.experiment.texts.MOST_NUMBERS", kept - 1)
     assert run(*given) == BAD_INPUT
     err = capsys.readouterr().err
-    assert "how: 'resample' would keep 1260 numbers of other texts, and 1259 at most" in err
+    assert "how: 'resample' would store 1260 values of reference outputs; the limit is 1259" in err
     assert "taking heads out" not in err
 
 
@@ -982,7 +982,7 @@ def test_uniform_names_the_option_where_it_cannot_be(
     model = saved(tmp_path / "m", made(T5ForConditionalGeneration(config)))
     asked = ("--heads", "decoder.L0H0", "--how", "uniform")
     assert run(model, "--corpus", "a.txt", *asked) == BAD_INPUT
-    assert "error: how: 'uniform' sets the queries" in capsys.readouterr().err
+    assert "error: how: 'uniform' sets queries" in capsys.readouterr().err
 
 
 def test_a_missing_matplotlib_is_said_before_the_work(

@@ -37,7 +37,7 @@ def test_it_prints_what_it_found_and_where_the_report_is(demo):
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize(
-    ("language", "shown"), [("en", ("Step 5", "What stands out")), ("zh", ("第 5 步", "突出"))]
+    ("language", "shown"), [("en", ("Step 5", "Highlights on")), ("zh", ("第 5 步", "突出"))]
 )
 def test_the_report_opens_without_an_error_in_each_language(demo, language, shown):
     dom, errors = open_page(demo[0], language)

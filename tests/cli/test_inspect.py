@@ -90,7 +90,7 @@ def test_hostile_tokens_do_nothing(model: str, capsys: pytest.CaptureFixture[str
         ([], "expected one of a sentence, --text FILE, --corpus FILE, --probe and --open DIR, got"),
         ([SENTENCE, "--text", "a.txt"], "--open DIR, got SENTENCE and --text; write"),
         ([""], "sentence: expected some text, got an empty one"),
-        ([" ".join(["cat"] * 41)], "43 tokens, and"),
+        ([" ".join(["cat"] * 41)], "43 tokens, but"),
         ([SENTENCE, "--heads", "L9H0"], "heads: L9H0 does not exist"),
         ([SENTENCE, "--heads", "nonsense"], "heads: expected names such as L0H2"),
         ([SENTENCE, "--heads", ""], "heads: expected names such as L0H2"),
@@ -119,7 +119,7 @@ def test_bad_input_is_one_line_and_status_2(
 
 def test_truncate_is_the_way_out(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(model, " ".join(["cat"] * 41), "--truncate") == 0
-    assert "The text has 43 tokens and was cut" in capsys.readouterr().out
+    assert "The text has 43 tokens and was truncated" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00binary", b"a" * (2 << 20)], ids=["junk", "big"])
@@ -130,7 +130,7 @@ def test_a_file_that_is_no_text_is_refused(
     file.write_bytes(content)
     assert run(model, "--text", str(file)) == BAD_INPUT
     said = capsys.readouterr().err
-    assert "not UTF-8 text" in said or "has more than 1048576 bytes" in said
+    assert "not UTF-8 text" in said or "at most 1048576 bytes" in said
 
 
 def test_what_is_no_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

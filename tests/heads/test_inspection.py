@@ -80,7 +80,7 @@ def test_an_encoder_decoder_reads_the_text_twice(make) -> None:
     assert seen.sides(heads[0]) == (seen.tokens, seen.tokens)
     assert seen.sides(heads[1]) == (seen.targets, seen.targets)
     assert seen.sides(heads[2]) == (seen.targets, seen.tokens)
-    assert "one token behind" in terminal.render(report(seen), "en")
+    assert "shifted by one token" in terminal.render(report(seen), "en")
 
 
 def test_one_token_is_enough() -> None:
@@ -102,17 +102,17 @@ def test_a_text_without_tokens_is_refused() -> None:
         return {"input_ids": []}
 
     empty = Loaded("toy", "directory", gpt2(), none)
-    with pytest.raises(BadValue, match="the tokenizer of toy makes no token of it"):
+    with pytest.raises(BadValue, match="the tokenizer of toy returns no tokens"):
         inspect(empty, SENTENCE)
 
 
 def test_a_long_text_is_refused_or_cut(loaded: Loaded) -> None:
-    with pytest.raises(BadValue, match=r"43 tokens, and .* takes at most 37; .*--truncate"):
+    with pytest.raises(BadValue, match=r"43 tokens, but .* accepts at most 37; .*--truncate"):
         inspect(loaded, LONG)
     seen = inspect(loaded, LONG, truncate=True)
     assert (len(seen.tokens), seen.whole) == (37, 43)
     assert seen.tokens[-1] == "[SEP]"
-    assert "The text has 43 tokens and was cut" in terminal.render(report(seen), "en")
+    assert "The text has 43 tokens and was truncated" in terminal.render(report(seen), "en")
 
 
 @pytest.mark.parametrize("name", ["L2H0", "L0H3", "cross.L0H0"])
@@ -132,7 +132,7 @@ def test_more_weights_than_can_be_drawn_are_refused(
     from headwise.heads import inspection
 
     monkeypatch.setattr(inspection, "MOST_CELLS", 200)
-    with pytest.raises(BadValue, match=r"6 heads on 8 tokens are 384 weights .* ask for 3 heads"):
+    with pytest.raises(BadValue, match=r"6 heads on 8 tokens have 384 weights.* choose 3 heads"):
         inspect(loaded, SENTENCE, heads="all")
     assert len(inspect(loaded, SENTENCE).maps) <= 3
 
@@ -287,7 +287,7 @@ def test_of_many_heads_only_the_extremes_are_shown(
     monkeypatch.setattr(inspection_report, "MOST_ROWS", 5)
     seen = inspect(loaded, SENTENCE)
     written = terminal.render(report(seen), "en")
-    assert "The extremes of 6 heads" in written
+    assert "Highest and lowest of 6 heads" in written
     entropy = next(metric for metric in METRICS if metric.name == "entropy")
     best = max(seen.statistics.heads(), key=lambda head: seen.statistics.value(entropy, head))
     (table,) = [

@@ -91,7 +91,7 @@ def test_an_overview_shows_the_values(seen: Inspection) -> None:
         flat = [value for row in panel.values for value in row]
         assert flat == [seen.statistics.value(metric, head) for head in seen.statistics.heads()]
         largest = max(seen.statistics.heads(), key=lambda h: seen.statistics.value(metric, h))
-        assert panel.title.en.endswith(f"(most: {largest})")
+        assert panel.title.en.endswith(f"(highest: {largest})")
     (figure,) = [fig for name, fig in album.of_inspection(sheet(), seen) if name == "overview"]
     images = [axes.images[0] for axes in figure.axes if axes.images]
     assert [image.get_array().tolist() for image in images] == [
@@ -216,7 +216,7 @@ def test_an_ablation_curve_has_a_line_and_a_band_for_each_order() -> None:
 
 def test_figures_go_into_a_folder(tmp_path: Path, seen: Inspection) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadFile, match=r"figures: cannot make the folder .*file: File exists"):
+    with pytest.raises(BadFile, match=r"figures: cannot create the folder .*file: File exists"):
         album.write(album.of_inspection(sheet(), seen), tmp_path / "file")
 
 

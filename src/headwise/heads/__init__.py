@@ -1,17 +1,18 @@
-"""What each head of a real model does: captured, measured, reported.
+"""Capture, measure and report the attention of each head of a trained model.
 
-The rooms inside; later ones build on earlier ones:
+The subpackages and modules; later entries build on earlier entries:
 
 names         the notation L0H2
-metrics/      published measures of a head, a file for each family
-statistics/   sums of metrics that merge, and how certain the values are
+metrics/      published metrics of a head, one file for each family
+statistics    sums of the metrics over texts
+sums          generic sums over texts, and confidence intervals from them
 analysis/     alignment, circuits, similarity, rollout and flow, attention between words
-capture/      attention of a running model, whose output stays the same
-models/       trained models: the catalogue, downloads, safe loading
-model_inputs  what a model receives for a text
-inspection    one model on one text; `highlights` the heads with the most unusual values,
-              `inspection_report` for people, `inspection_export` as JSON, CSV and Parquet
-ablation/     the effect of removing heads
-naming/       names of heads, each with its evidence and its error probability
-corpus/       one model on many texts; a run can be resumed and distributed
+capture/      measure the attention of a running model without changing its output
+models/       trained models: catalogue, downloads, safe loading
+model_inputs  the inputs of a model for a text
+inspection    one model on one text; `highlights` are the heads with the most unusual values,
+              `inspection_report` is for people, `inspection_export` writes JSON, CSV and Parquet
+ablation/     measure the effect of removing heads
+naming/       names of heads, each with its evidence and p-value
+corpus/       one model on many texts, resumable and distributed
 """

@@ -1,4 +1,4 @@
-"""One text through one model: what every head does on it, and which heads stand out."""
+"""Inspect one model on one text: measure every head, and highlight unusual heads."""
 
 import math
 from collections import Counter
@@ -19,16 +19,16 @@ from headwise.heads.models.whisper import takes_sound
 from headwise.heads.names import Head, not_in_model
 from headwise.heads.statistics import Statistics
 
-MOSTLY = 0.5  # a head stands out by a share above this; source: the code of Clark et al. 2019
-BEYOND_UNIFORM = 2.0  # and of this many times a uniform head's, which is large on a short text
+MOSTLY = 0.5  # a highlight has a larger share; source: the code of Clark et al. 2019
+BEYOND_UNIFORM = 2.0  # and at least this many times the share of a uniform head
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One head gives most of its attention to one kind of token.
+    """The fact that a head gives most of its attention to one kind of token.
 
     Attributes:
-        head, metric, value: the head, and the share by which it stands out.
+        head, metric, value: the head, the metric, and the share of the attention.
         uniform: the share of a head that attends equally to all keys.
         usual: the median share over all heads of the same part of the model.
     """
@@ -41,9 +41,9 @@ class Fact:
 
 
 def highlights(statistics: Statistics) -> tuple[Fact, ...]:
-    """Every head that gives most of its attention to one kind of token, named by its largest share.
+    """Return every head that gives most of its attention to one kind of token, with that share.
 
-    Heads are sorted by how far the share is above the median head's.
+    Heads are sorted by the difference of the share from that of the median head.
     """
     facts = []
     for part in {layer.part: None for layer in statistics.layers}:
@@ -61,13 +61,13 @@ def highlights(statistics: Statistics) -> tuple[Fact, ...]:
 
 
 def _values(statistics: Statistics, metric: Metric, heads: list[Head]) -> dict[Head, float]:
-    """The values of the heads that have one: NaN means that no query shows it."""
+    """Return the values of the heads for which the metric is defined."""
     values = {head: statistics.value(metric, head) for head in heads}
     return {head: value for head, value in values.items() if not math.isnan(value)}
 
 
 MOST_CELLS = 2_000_000  # the most weights in the heat maps of a report: 16 MB of numbers
-DRAWN = 3  # the number of heads that are drawn by default
+DRAWN = 3  # the number of heads with a heat map by default
 EVERY = "all"
 
 
@@ -76,11 +76,11 @@ class Inspection:
     """The measurements of one model on one text.
 
     Attributes:
-        loaded, text, statistics: the model, its input, and every metric of every head.
-        tokens: the tokens of the text, readable; untrusted text.
-        targets: the decoder's tokens in an encoder-decoder; otherwise ``tokens``.
-        whole: the number of tokens of the text before it was cut.
-        maps: the weights (Lq, Lk) of the chosen heads; NaN where a pair is not allowed.
+        loaded, text, statistics: the model, the text, and every metric of every head.
+        tokens: the tokens of the text in readable form; untrusted text.
+        targets: the tokens of the decoder in an encoder-decoder; otherwise ``tokens``.
+        whole: the number of tokens of the text before truncation.
+        maps: the attention weights (Lq, Lk) of the selected heads; NaN where not allowed.
     """
 
     loaded: Loaded
@@ -92,7 +92,7 @@ class Inspection:
     maps: dict[Head, Tensor]
 
     def sides(self, head: Head) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The tokens of a head's queries, and those of its keys."""
+        """Return the tokens of the queries and the tokens of the keys of a head."""
         queries = self.tokens if head.layer.part in ("", "encoder") else self.targets
         keys = self.targets if head.layer.part == "decoder" else self.tokens
         return queries, keys
@@ -105,16 +105,16 @@ def inspect(
     heads: Collection[Head] | str | None = None,
     truncate: bool = False,
 ) -> Inspection:
-    """Run a text through a model and measure every head.
+    """Run a model on a text and measure every head.
 
-    The model runs twice: for the statistics, which show what stands out, and for the weights of the
-    heads to draw, so that the weights of all heads are never in memory together.
+    The model runs twice: first for the statistics, which select the highlights, then for the
+    weights of the selected heads, so the weights of all heads are never in memory together.
 
     Args:
         loaded: the model and its tokenizer.
-        text: its input. The decoder of an encoder-decoder reads the same text, one token behind.
-        heads: the heads whose weights are kept; "all"; or None for the three that stand out most.
-        truncate: cut a text that is longer than the model takes, instead of refusing it.
+        text: the text. The decoder of an encoder-decoder receives it shifted by one token.
+        heads: the heads whose weights are stored; "all"; or None for the first three highlights.
+        truncate: whether to truncate a text that is too long instead of raising an error.
 
     Raises:
         BadValue: if the text is empty or too long, a head does not exist, or the heads have more
@@ -124,8 +124,8 @@ def inspect(
     if takes_sound(loaded.model):
         line = '{"text": "speech.wav", "target": "what is said"}'
         raise BadValue(
-            "sentence: {loaded_name} hears sound, and no words stand at its keys; give "
-            "--corpus FILE.jsonl with lines such as {line}",
+            "sentence: {loaded_name} is a speech model; use --corpus FILE.jsonl with lines "
+            "such as {line}",
             loaded_name=clean(loaded.name),
             line=line,
         )
@@ -160,7 +160,7 @@ def _drawn(heads: Collection[Head] | str | None, statistics: Statistics) -> tupl
     if isinstance(heads, str):
         if heads != EVERY:
             raise BadValue(
-                "heads: expected heads or 'all', got {heads!r}; parse_heads reads 'L0H2,L1H8'",
+                "heads: expected heads or 'all', got {heads!r}; convert names with parse_heads",
                 heads=heads,
             )
         return every
@@ -174,8 +174,8 @@ def _check_size(heads: tuple[Head, ...], length: int) -> None:
     cells = len(heads) * length * length
     if cells > MOST_CELLS:
         raise BadValue(
-            "heads: {num_heads} heads on {length} tokens are {cells} weights to draw, at "
-            "most {most_cells} are; ask for {most} heads or fewer, or shorten the text",
+            "heads: {num_heads} heads on {length} tokens have {cells} weights, and at most "
+            "{most_cells} are drawn; choose {most} heads or fewer, or shorten the text",
             num_heads=len(heads),
             length=length,
             cells=cells,
@@ -185,7 +185,7 @@ def _check_size(heads: tuple[Head, ...], length: int) -> None:
 
 
 def model_facts(loaded: Loaded, heads: tuple[Head, ...]) -> dict[str, str | int]:
-    """The model's name, type and sizes, in the order of a report; ``heads`` are all it has."""
+    """Return name, type and sizes of a model in the order of a report; ``heads`` are all heads."""
     return {
         "name": loaded.name,
         "source": loaded.source,

@@ -1,7 +1,7 @@
-"""An inspection as JSON, CSV and Parquet. A change of the JSON's layout changes its name, `SCHEMA`.
+"""Export an inspection as JSON, CSV and Parquet; `SCHEMA` names the layout of the JSON.
 
-The layout is described in docs/inspect_report.md, and by the JSON schema ``inspect.schema.json``
-in this folder. Its texts come from the model and its user: escape them before showing them.
+docs/inspect_report.md and the JSON schema ``inspect.schema.json`` in this folder describe the
+layout. The texts in it come from the model and the user: escape them before display.
 """
 
 import json
@@ -23,7 +23,7 @@ SCHEMA = "headwise.inspect/1"
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of the output of `headwise inspect`, for one text or a corpus.
+    """Return the JSON schema of the output of `headwise inspect`, for one text or a corpus.
 
     Example:
         >>> schema()["title"]
@@ -34,7 +34,7 @@ def schema() -> dict[str, Any]:
 
 
 def faults(value: object) -> list[str]:
-    """The places where some data does not fit the schema.
+    """Return the violations of the schema; empty for valid data.
 
     Example:
         >>> faults([])[0]
@@ -44,7 +44,7 @@ def faults(value: object) -> list[str]:
 
 
 def as_json(seen: Inspection) -> str:
-    """The inspection as JSON text in ASCII, ending in a line break."""
+    """Return the inspection as JSON text in ASCII that ends with a line break."""
     weights = [
         {"head": str(head), "rows": [[*map(known, row)] for row in weights.tolist()]}
         for head, weights in seen.maps.items()
@@ -66,12 +66,12 @@ def as_json(seen: Inspection) -> str:
 
 
 def written(whole: dict[str, Any]) -> str:
-    """JSON text in ASCII, ending in a line break."""
+    """Return JSON text in ASCII that ends with a line break."""
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
 def explained(metrics: tuple[Metric, ...]) -> list[dict[str, Any]]:
-    """The definitions of the metrics, in English."""
+    """Return the definitions of the metrics, in English."""
     return [
         {
             "name": metric.name,
@@ -85,7 +85,7 @@ def explained(metrics: tuple[Metric, ...]) -> list[dict[str, Any]]:
 
 
 def measured(statistics: Statistics) -> dict[str, Any]:
-    """Every head's values, those of a uniform head, and what stands out."""
+    """Return the values of every head and of a uniform head, and the highlights."""
     uniform = {
         str(layer): {m.name: known(statistics.uniform(m, layer)) for m in statistics.metrics}
         for layer in statistics.layers
@@ -107,17 +107,17 @@ def measured(statistics: Statistics) -> dict[str, Any]:
     }
 
 
-HEAD = ("head", "part", "layer", "number")  # the keys, or columns, that identify a head
+HEAD = ("head", "part", "layer", "number")  # the keys or columns that identify a head
 
 
 def which(head: Head) -> dict[str, str | int]:
-    """The head of an entry."""
+    """Return the keys that identify a head."""
     part, layer = head.layer.part, head.layer.number
     return {"head": str(head), "part": part, "layer": layer, "number": head.number}
 
 
 def values(statistics: Statistics, head: Head) -> dict[str, float | None]:
-    """Every metric of one head; None where no query shows it."""
+    """Return every metric of one head; None if the metric is undefined for all queries."""
     return {m.name: known(statistics.value(m, head)) for m in statistics.metrics}
 
 
@@ -127,7 +127,7 @@ KINDS = ("csv", "parquet")  # the formats of a table
 def table(
     statistics: Statistics, names: Mapping[Head, Sequence[str]] | None = None
 ) -> dict[str, Column]:
-    """The columns by name, in their order, a row for each head; ``names`` is a column if given."""
+    """Return the columns by name, in order, with a row for each head; ``names`` is optional."""
     heads = statistics.heads()
     columns: dict[str, Column] = {key: [which(head)[key] for head in heads] for key in HEAD}
     if names is not None:
@@ -141,7 +141,7 @@ def table(
 
 
 def file_of(columns: Mapping[str, Column], kind: str) -> str | bytes:
-    """A table as "csv" or "parquet"; raises `BadValue` for another kind."""
+    """Return a table as "csv" or "parquet"; raise `BadValue` for another kind."""
     if kind not in KINDS:
         raise one_of("format", kind, KINDS)
     if kind == "csv":
@@ -150,7 +150,7 @@ def file_of(columns: Mapping[str, Column], kind: str) -> str | bytes:
 
 
 def as_parquet(columns: Mapping[str, Column], metadata: Mapping[str, str]) -> bytes:
-    """The table as a Parquet file with text, int64 and float64 columns; needs pyarrow."""
+    """Return the table as a Parquet file with text, int64 and float64 columns; needs pyarrow."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -167,5 +167,5 @@ def as_parquet(columns: Mapping[str, Column], metadata: Mapping[str, str]) -> by
 
 
 def known(value: float) -> float | None:
-    """A number as JSON and tables hold it; None where it is not finite."""
+    """Return a number for JSON and tables; None if it is not finite."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""The report of an inspection, and the parts of it that need the statistics alone."""
+"""The report of an inspection, and its parts that need only the statistics."""
 
 import math
 from collections import Counter
@@ -11,19 +11,19 @@ from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
 from headwise.lang import Text, same
 
-MOST_ROWS = 100  # with more heads than this, only the extremes of each metric are shown
+MOST_ROWS = 100  # for more heads, only the highest and lowest values of each metric are shown
 MOST_FACTS = 12
 LONGEST_TOKEN = 40
 MOST_TOKENS = 200
 EXTREMES = 3
 Row = tuple[Text, ...]
-_SOURCES = {"packaged": Text("a package"), "directory": Text("a directory"), "hub": Text("the hub")}
+_SOURCES = {"packaged": Text("package"), "directory": Text("directory"), "hub": Text("hub")}
 
 _FACTS = (
     ("class", Text("class")),
     ("type", Text("architecture")),
     ("parameters", Text("parameters")),
-    ("layers", Text("layers of attention")),
+    ("layers", Text("attention layers")),
     ("heads", Text("heads")),
 )
 
@@ -34,45 +34,45 @@ PLACES = {
     "first": Text("the first token"),
     "separators": Text("separators"),
 }
-"""The names of what the metrics measure that are shares."""
+"""The kinds of tokens whose share of the attention a metric measures."""
 
 
 def place_of(metric: Metric) -> Text:
-    """What a metric that is a share measures the attention to."""
+    """Return the kind of tokens whose share of the attention a metric measures."""
     return PLACES.get(metric.name, metric.title)
 
 
 def of_the_model(facts: Mapping[str, str | int], more: Sequence[Row] = ()) -> tuple[Block, ...]:
-    """The model, and rows about what it read; ``facts`` are those of `model_facts`."""
+    """Return a table of `model_facts` and ``more`` rows, with a note on the notation."""
     source = str(facts["source"])
-    rows: list[Row] = [(Text("from"), _SOURCES.get(source, same(source)))]
+    rows: list[Row] = [(Text("source"), _SOURCES.get(source, same(source)))]
     rows += [(label, written(facts[key])) for key, label in _FACTS]
     notation = Text(
-        "L0H2 is layer 0, head 2; layers and heads are counted from 0. Special tokens take part in "
-        "every number, padding in none."
+        "L0H2 is layer 0, head 2; layers and heads are counted from 0. All values include special "
+        "tokens and exclude padding."
     )
     return Paragraph(notation), Table((Text("model"), written(facts["name"])), [*rows, *more])
 
 
 def written(value: str | int) -> Text:
-    """A name, or a count with commas between thousands."""
+    """Format a name, or a count with commas between thousands."""
     return same(f"{value:,}" if isinstance(value, int) else value)
 
 
 def outstanding(statistics: Statistics, caution: Text) -> tuple[Block, ...]:
-    """How many heads attend mostly to one kind of token, a table of them, and a caution."""
+    """Return counts and a table of the highlights of `highlights`, and a caution."""
     facts, total = highlights(statistics), len(statistics.heads())
     if not facts:
         no_head = Text(
-            "No head gives most of its attention to the previous, next or first token, to itself "
-            "or to separators."
+            "No head gives most of its attention to the previous token, the next token, the token "
+            "itself, the first token or separators."
         )
         return (Paragraph(no_head),)
     blocks: list[Block] = []
     places = {fact.metric.name: place_of(fact.metric) for fact in facts}
     for name, count in Counter(fact.metric.name for fact in facts).most_common():
         sentence = Text(
-            "Heads that give most of their attention to {place}: {count} of {total}.",
+            "Heads with most of their attention on {place}: {count} of {total}.",
             place=places[name],
             count=count,
             total=total,
@@ -83,8 +83,8 @@ def outstanding(statistics: Statistics, caution: Text) -> tuple[Block, ...]:
         shares = map(number, (fact.value, fact.usual, fact.uniform))
         rows.append((same(str(fact.head)), place_of(fact.metric), *map(same, shares)))
     shares_of = (Text("share"), Text("median head"), Text("uniform head"))
-    blocks.append(Table((Text("head"), Text("looks at"), *shares_of), rows))
-    order = Text("The most unusual first: furthest above the median head.")
+    blocks.append(Table((Text("head"), Text("attends to"), *shares_of), rows))
+    order = Text("Heads are sorted by the difference from the median head.")
     closing = Text("{order} {caution}", order=order, caution=caution)
     if len(facts) > MOST_FACTS:
         closing = Text(
@@ -101,7 +101,7 @@ def _shown(statistics: Statistics) -> tuple[Metric, ...]:
 
 
 def every_head(statistics: Statistics) -> tuple[Block, ...]:
-    """Each head's metrics beside those of a uniform head; of many heads only the extremes."""
+    """Return the metrics of all heads and of a uniform head; for many heads only the extremes."""
     heads, metrics = statistics.heads(), _shown(statistics)
     labels, uniform = [metric.label for metric in metrics], _uniform_rows(statistics)
     if len(heads) <= MOST_ROWS:
@@ -109,13 +109,13 @@ def every_head(statistics: Statistics) -> tuple[Block, ...]:
             (same(str(head)), *(same(number(statistics.value(metric, head))) for metric in metrics))
             for head in heads
         ]
-        return Heading(Text("Every head")), Table((Text("head"), *labels), [*uniform, *rows])
-    heading = Heading(Text("The extremes of {num_heads} heads", num_heads=len(heads)))
+        return Heading(Text("All heads")), Table((Text("head"), *labels), [*uniform, *rows])
+    heading = Heading(Text("Highest and lowest of {num_heads} heads", num_heads=len(heads)))
     return heading, _extremes(statistics), Table((Text("baseline"), *labels), uniform)
 
 
 def _uniform_rows(statistics: Statistics) -> list[tuple[Text, ...]]:
-    """The metrics of a uniform head: one row for all layers where they are equal."""
+    """Return the metrics of a uniform head, in one row for all layers with equal values."""
     alike: dict[tuple[str, ...], list[Layer]] = {}
     for layer in statistics.layers:
         values = tuple(number(statistics.uniform(m, layer)) for m in _shown(statistics))
@@ -144,37 +144,37 @@ def _listed(heads: list[Head], values: dict[Head, float]) -> Text:
 
 
 def legend() -> tuple[Block, ...]:
-    """The definitions of the metrics."""
+    """Return the definitions of the metrics."""
     notation = Text(
-        "A[i,j] is the weight from query i to key j; a mean runs over the queries that count. A "
-        "dash stands where no query can show it."
+        "A[i,j] is the attention weight from query i to key j; means are over queries that are not "
+        "padding. A dash means that the metric is undefined for all queries."
     )
     others = len(MEASURED) - len(METRICS)
     more = Text("{count} more metrics are in the JSON, CSV and Parquet files.", count=others)
-    columns = (Text("name"), Text("meaning"), Text("formula"), Text("published variant"))
+    columns = (Text("name"), Text("meaning"), Text("formula"), Text("published source"))
     rows = [(metric.label, metric.title, metric.formula, metric.source) for metric in METRICS]
-    return Heading(Text("The metrics")), Paragraph(notation), Paragraph(more), Table(columns, rows)
+    return (Heading(Text("Metrics")), Paragraph(notation), Paragraph(more), Table(columns, rows))
 
 
 def short(token: str) -> str:
-    """A token, cut to `LONGEST_TOKEN` characters."""
+    """Cut a token to `LONGEST_TOKEN` characters."""
     return token if len(token) <= LONGEST_TOKEN else token[: LONGEST_TOKEN - 1] + "…"
 
 
 def number(value: float) -> str:
-    """A value with two decimals; a dash where there is none."""
+    """Format a value with two decimals; a dash for NaN."""
     return "–" if math.isnan(value) else f"{value:.2f}"
 
 
 def report(seen: Inspection) -> Document:
-    """The inspection as a document."""
-    caution = Text("This is one text; it says what the heads did here, not what they are for.")
+    """Return the report of an inspection as a document."""
+    caution = Text("The values describe the attention on one text, not the purpose of a head.")
     return Document(
         Text("The heads of {loaded_name}", loaded_name=seen.loaded.name),
         (
             *of_the_model(model_facts(seen.loaded, seen.statistics.heads())),
             *_text(seen),
-            Heading(Text("What stands out on this text")),
+            Heading(Text("Highlights on this text")),
             *outstanding(seen.statistics, caution),
             *_maps(seen),
             *every_head(seen.statistics),
@@ -189,25 +189,25 @@ def _text(seen: Inspection) -> tuple[Block, ...]:
     listed = " ".join(f"{i}:{short(t)}" for i, t in enumerate(seen.tokens[:MOST_TOKENS]))
     rest = " …" if count > MOST_TOKENS else ""
     blocks: list[Block] = [
-        Heading(Text("The text, {count} tokens", count=count)),
+        Heading(Text("Text of {count} tokens", count=count)),
         Paragraph(same(listed + rest)),
     ]
     if seen.whole > count:
         cut = Text(
-            "The text has {whole} tokens and was cut: the model takes {count}.",
+            "The text has {whole} tokens and was truncated to {count}, the limit of the model.",
             whole=seen.whole,
             count=count,
         )
         blocks.append(Paragraph(cut))
     if seen.loaded.config.is_encoder_decoder:
-        blocks.append(Paragraph(Text("The decoder reads the same text, one token behind.")))
+        blocks.append(Paragraph(Text("The decoder receives the same text, shifted by one token.")))
     return tuple(blocks)
 
 
 def _maps(seen: Inspection) -> Iterable[Block]:
     yield Heading(Text("Attention weights"))
     explanation = Text(
-        "Rows are queries, columns are keys. A row sums to 1, or to less where the model has a "
+        "Rows are queries, columns are keys. Each row sums to 1, or to less if the model has a "
         "learned sink."
     )
     yield Paragraph(explanation)

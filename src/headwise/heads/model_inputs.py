@@ -1,4 +1,4 @@
-"""The inputs of a model for a text, and a run on them."""
+"""Create the inputs of a model for a text, and run the model."""
 
 from typing import Any
 
@@ -15,25 +15,25 @@ def check_text(text: str) -> None:
     """Raise `BadValue` if a text is empty or blank."""
     if not text.strip():
         raise BadValue(
-            "sentence: expected some text, got an empty one; write it in quotes after "
-            "the model, or give a file with --text"
+            "sentence: expected some text, got an empty one; write a text in quotes after "
+            "the model, or use --text FILE"
         )
 
 
 def encode(
     loaded: Loaded, text: str, *, truncate: bool = False, target: str | None = None
 ) -> tuple[dict[str, Tensor], int]:
-    """The model's inputs for a text, and how many tokens the whole text has.
+    """Return the model inputs for a text, and the number of tokens of the whole text.
 
     Args:
         loaded: the model and its tokenizer.
-        text: its input; for a speech model the WAV file.
-        truncate: cut a text that is longer than the model takes, instead of refusing it.
-        target: the text that a decoder reads, one token behind; None means its own output where
-            the model can give it, otherwise ``text``.
+        text: the text; for a speech model the path of a WAV file.
+        truncate: whether to truncate a text that is too long instead of raising an error.
+        target: the text for the decoder, which receives it shifted by one token; None for the
+            output of the decoder if the model can generate it, otherwise ``text``.
 
     Raises:
-        BadValue: if the text is empty, has no token, or is too long.
+        BadValue: if the text is empty, has no tokens, or is too long.
     """
     check_text(text)
     if takes_sound(loaded.model):
@@ -42,7 +42,7 @@ def encode(
     inputs, whole = _encode(loaded, text, truncate)
     if not getattr(loaded.config, "is_encoder_decoder", False):
         return inputs, whole
-    decoded = getattr(loaded.model, "decoded", None)  # gives the decoder's own output
+    decoded = getattr(loaded.model, "decoded", None)  # generates the output of the decoder
     if target is None and decoded is not None:
         return {**inputs, "decoder_input_ids": decoded(inputs["input_ids"])}, whole
     ids = (inputs if target is None else _encode(loaded, target, truncate)[0])["input_ids"]
@@ -53,23 +53,23 @@ def encode(
 
 
 def length(loaded: Loaded, text: str) -> int:
-    """The number of tokens of a text in `encode`; raises `BadValue` if it has none."""
+    """Return the number of tokens of a text in `encode`; raise `BadValue` if it has none."""
     ids = loaded.tokenizer(text, verbose=False, padding=False, truncation=False)["input_ids"]
     if not ids:
         raise BadValue(
-            "sentence: the tokenizer of {loaded_name} makes no token of it; write in the "
-            "model's language",
+            "sentence: the tokenizer of {loaded_name} returns no tokens; write in the "
+            "language of the model",
             loaded_name=clean(loaded.name),
         )
     return len(ids)
 
 
 def check_length(loaded: Loaded, count: int) -> None:
-    """Raise `BadValue` for more tokens than the model takes."""
+    """Raise `BadValue` if the model does not accept this many tokens."""
     if count > loaded.longest:
         raise BadValue(
-            "sentence: {count} tokens, and {name} takes at most {most}; shorten it, or "
-            "cut it with --truncate",
+            "sentence: got {count} tokens, but {name} accepts at most {most}; shorten the "
+            "text, or use --truncate",
             count=count,
             name=clean(loaded.name),
             most=loaded.longest,
@@ -77,30 +77,30 @@ def check_length(loaded: Loaded, count: int) -> None:
 
 
 def run(loaded: Loaded, inputs: dict[str, Tensor]) -> None:
-    """Run the model; raises `BadFile` if it does not run on the inputs."""
+    """Run the model; raise `BadFile` if it does not run on the inputs."""
     try:
         with torch.no_grad():
             loaded.model(**inputs)
     except HeadwiseError:
         raise
-    except Exception as error:  # a foreign model on foreign settings fails in any way it likes
+    except Exception as error:  # models of others can raise any error
         reason = clean(f"{type(error).__name__}: {error}")[:300]
         raise BadFile(
-            "model: {loaded_name} does not run on this text ({reason}); give a model "
-            "that reads text, with its own tokenizer",
+            "model: {loaded_name} does not run on this text ({reason}); use a text model "
+            "with its own tokenizer",
             loaded_name=clean(loaded.name),
             reason=reason,
         ) from error
 
 
 def separators(tokenizer: Any) -> frozenset[int]:
-    """The ids of special tokens between or around texts; [UNK] and [MASK] count as words."""
+    """Return the ids of special tokens except [UNK] and [MASK], which count as words."""
     words = {tokenizer.unk_token_id, getattr(tokenizer, "mask_token_id", None)}
     return frozenset(tokenizer.all_special_ids) - words
 
 
 def tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
-    """The tokens in readable form: byte-level tokens are decoded where that gives text."""
+    """Return the tokens in readable form: byte-level tokens are decoded if they are text."""
     names = tokenizer.convert_ids_to_tokens(ids)
     special = set(tokenizer.all_special_ids)
     shown = []

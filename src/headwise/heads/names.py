@@ -1,6 +1,6 @@
 """The notation for heads: L0H2 is layer 0, head 2; both are counted from 0.
 
-In an encoder-decoder the part stands before it: encoder.L0H2, decoder.L0H2, cross.L0H2.
+In an encoder-decoder, the name starts with the part: encoder.L0H2, decoder.L0H2, cross.L0H2.
 """
 
 import re
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from headwise.errors import BadType, BadValue
 
-PARTS = ("", "encoder", "decoder", "cross")  # of a model; one stack of layers is the part ""
+PARTS = ("", "encoder", "decoder", "cross")  # the parts of a model; "" if it has one stack
 _FORM = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,5})H(\d{1,5})", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, order=True)
 class Layer:
-    """One attention layer: its part of the model and its number there."""
+    """An attention layer: the part of the model and the number of the layer in that part."""
 
     part: str
     number: int
@@ -26,7 +26,7 @@ class Layer:
 
 @dataclass(frozen=True, order=True)
 class Head:
-    """One head of one layer.
+    """A head: its layer and its number in the layer.
 
     Example:
         >>> str(Head.parse("l0h2"))
@@ -38,11 +38,11 @@ class Head:
 
     @classmethod
     def parse(cls, word: str) -> "Head":
-        """The head of a name such as L0H2 or cross.L0H2.
+        """Parse the name of a head, such as L0H2 or cross.L0H2.
 
         Raises:
-            BadType: if it is no string.
-            BadValue: if it is not of that form.
+            BadType: if ``word`` is not a string.
+            BadValue: if ``word`` is not the name of a head.
         """
         if not isinstance(word, str):
             raise _no_names(word)
@@ -50,7 +50,7 @@ class Head:
         if match is None:
             raise BadValue(
                 "heads: expected names such as L0H2 (layer 0, head 2, counted from 0), "
-                "got {word!r}; separate several by commas: L0H2,L1H8",
+                "got {word!r}; separate names by commas: L0H2,L1H8",
                 word=word,
             )
         part, layer, head = match.groups()
@@ -61,14 +61,14 @@ class Head:
 
 
 def parse_heads(words: str) -> tuple[Head, ...]:
-    """The heads of a list such as ``L0H2,L1H8``, without duplicates; errors as `Head.parse`."""
+    """Parse a list such as ``L0H2,L1H8``, without duplicates; errors as `Head.parse`."""
     if not isinstance(words, str):
         raise _no_names(words)
     return tuple(dict.fromkeys(Head.parse(word) for word in words.split(",")))
 
 
 def heads_of(heads: "Collection[Head | str] | Head | str") -> tuple[Head, ...]:
-    """Heads, or their names, as heads, without duplicates; errors as `Head.parse`.
+    """Return heads, given as heads or names, without duplicates; errors as `Head.parse`.
 
     Example:
         >>> [str(head) for head in heads_of(["l0h2", Head.parse("L1H0")])]
@@ -85,7 +85,7 @@ def heads_of(heads: "Collection[Head | str] | Head | str") -> tuple[Head, ...]:
 
 
 def none_such(head: Head, counts: Mapping[Layer, int]) -> BadValue:
-    """The error for a head that does not exist; ``counts`` are the heads of each layer.
+    """Return the error for a head that does not exist; ``counts`` are the heads per layer.
 
     Example:
         >>> str(none_such(Head.parse("L2H0"), {Layer("", 0): 4, Layer("", 1): 4}))
@@ -98,7 +98,7 @@ def none_such(head: Head, counts: Mapping[Layer, int]) -> BadValue:
 
 
 def not_in_model(head: Head, counts: Mapping[Layer, int]) -> BadValue:
-    """The error for a head that a model lacks; ``counts`` as in `none_such`."""
+    """Return the error for a head that a model lacks; ``counts`` as in `none_such`."""
     return BadValue(
         "heads: {head} does not exist; this model has {there}, counted from 0",
         head=head,
@@ -107,7 +107,7 @@ def not_in_model(head: Head, counts: Mapping[Layer, int]) -> BadValue:
 
 
 def _range(counts: Mapping[Layer, int]) -> str:
-    """The first and last head of each part: "L0H0 … L5H11"."""
+    """Return the first and last head of each part: "L0H0 … L5H11"."""
     ends: dict[str, tuple[Layer, Layer]] = {}
     for layer in sorted(counts):
         first, _ = ends.get(layer.part, (layer, layer))
@@ -122,7 +122,7 @@ def _no_names(got: object) -> BadType:
 
 
 def by_layer(heads: Iterable[Head]) -> dict[Layer, list[Head]]:
-    """The heads of each layer, both sorted."""
+    """Group heads by layer; layers and heads are sorted."""
     layers: dict[Layer, list[Head]] = {}
     for head in sorted(heads):
         layers.setdefault(head.layer, []).append(head)

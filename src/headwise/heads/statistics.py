@@ -1,4 +1,4 @@
-"""Sums of metrics for every layer and head. Sums of two texts merge into the sums of both."""
+"""Sums of metrics for every layer and head, which can be merged over texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,18 +11,18 @@ from headwise.heads.metrics import MEASURED, Metric, Rows, totals
 from headwise.heads.metrics.distances import PROFILES, Profile, summed
 from headwise.heads.names import Head, Layer, none_such
 
-MOST_HEADS = 1 << 16  # the most heads of a layer that is read from a file
+MOST_HEADS = 1 << 16  # the most heads of a layer in a file
 
 
 @dataclass
 class Sums:
-    """Numerators and denominators of one layer, in float64.
+    """The numerators and denominators of the metrics of one layer, in float64.
 
     Attributes:
-        above, below: (metrics, H).
-        uniform_above, uniform_below: (metrics,), those of a head that attends equally to all keys.
-        profiles: for each profile's name (4, H, places): numerator, denominator, and those of a
-            head that attends equally to all keys.
+        above, below: the numerators and denominators of the heads, (metrics, H).
+        uniform_above, uniform_below: those of a head that attends equally to all keys, (metrics,).
+        profiles: for each name of a profile (4, H, places): numerator and denominator of the heads,
+            and numerator and denominator of a head that attends equally to all keys.
         queries: the number of queries that count.
     """
 
@@ -37,7 +37,7 @@ class Sums:
     def of(
         cls, rows: Rows, metrics: Sequence[Metric] = MEASURED, baseline: "Baseline | None" = None
     ) -> "Sums":
-        """The sums of one block of queries; the baseline is measured unless it is given."""
+        """Return the sums over one block of queries; measure the baseline if it is None."""
         baseline = Baseline.of(rows.uniform, metrics) if baseline is None else baseline
         curves = {}
         for profile in PROFILES:
@@ -48,11 +48,11 @@ class Sums:
         return cls(above, below, uniform[0], uniform[1], curves, queries)
 
     def add(self, other: "Sums") -> None:
-        """Add the sums of more queries."""
+        """Add the sums over more queries."""
         if self.above.shape != other.above.shape:
             raise BadValue(
-                "statistics: a layer had {heads} heads and now has "
-                "{new_heads}; keep one Statistics for each model",
+                "statistics: expected {heads} heads in a layer, got "
+                "{new_heads}; use one Statistics for each model",
                 heads=self.above.shape[1],
                 new_heads=other.above.shape[1],
             )
@@ -62,7 +62,7 @@ class Sums:
         self.queries = int(tensors["queries"])
 
     def tensors(self) -> dict[str, Tensor]:
-        """All sums by name."""
+        """Return all sums by name."""
         return {
             **{name: getattr(self, name) for name in AXES},
             **{name: self.profiles[profile.name] for name, profile in CURVES.items()},
@@ -71,7 +71,7 @@ class Sums:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Sums":
-        """A copy of the sums in `tensors`."""
+        """Return a copy of sums from `tensors`."""
         return cls(
             **{name: tensors[name].clone() for name in AXES},
             profiles={profile.name: tensors[name].clone() for name, profile in CURVES.items()},
@@ -79,56 +79,56 @@ class Sums:
         )
 
 
-AXES = {"above": 2, "below": 2, "uniform_above": 1, "uniform_below": 1}  # tensors of metrics
-CURVES = {f"profile.{profile.name}": profile for profile in PROFILES}  # tensors of profiles
+AXES = {"above": 2, "below": 2, "uniform_above": 1, "uniform_below": 1}  # dimensions per tensor
+CURVES = {f"profile.{profile.name}": profile for profile in PROFILES}  # profiles by tensor name
 
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """The sums (2, metrics), and those of profiles (2, 1, places) by name, of a uniform head."""
+    """The sums of a uniform head: (2, metrics), and (2, 1, places) by the name of a profile."""
 
     sums: Tensor
     curves: dict[str, Tensor]
 
     @classmethod
     def of(cls, uniform: Rows, metrics: Sequence[Metric]) -> "Baseline":
-        """The baseline of these rows of a uniform head."""
+        """Return the baseline from rows of a uniform head."""
         curves = {profile.name: torch.stack(summed(profile, uniform)).cpu() for profile in PROFILES}
         return cls(totals(metrics, uniform)[..., 0].cpu(), curves)
 
 
 @dataclass
 class Statistics:
-    """Every metric of every head of a model, over all texts that were measured.
+    """Every metric of every head of a model, over all measured texts.
 
     Attributes:
         layers: the sums of each layer.
-        metrics: the metrics, in the order of the sums' rows.
+        metrics: the metrics, in the order of the rows of the sums.
     """
 
     layers: dict[Layer, Sums] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = MEASURED
 
     def add(self, layer: Layer, rows: Rows, baseline: Baseline | None = None) -> None:
-        """Add a block of queries of one layer; the baseline is measured unless it is given."""
+        """Add a block of queries of one layer; measure the baseline if it is None."""
         self._take(layer, Sums.of(rows, self.metrics, baseline))
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The facts of `Rows` that the metrics and profiles use."""
+        """The names of the properties of `Rows` that the metrics and profiles read."""
         facts = {fact for metric in self.metrics for fact in metric.reads}
         facts |= {fact for profile in PROFILES for fact in profile.reads}
         return tuple(sorted(facts | {"queries"}))
 
     def merge(self, other: "Statistics") -> None:
-        """Add the statistics of another text through the same model.
+        """Add the statistics of the same model on other texts.
 
-        Raises `BadValue` if the other has other metrics, or a layer another number of heads.
+        Raises `BadValue` if the metrics differ, or the number of heads of a layer differs.
         """
         if self.metrics != other.metrics:
             raise BadValue(
                 "statistics: expected the metrics {named}, got {other_named}; measure both "
-                "with the same",
+                "with the same metrics",
                 named=_named(self.metrics),
                 other_named=_named(other.metrics),
             )
@@ -142,9 +142,9 @@ class Statistics:
             self.layers[layer] = Sums.from_tensors(sums.tensors())
 
     def tensors(self) -> dict[str, Tensor]:
-        """All sums by name, such as "decoder.L0/above"; those of two texts add up.
+        """Return all sums by name, such as "decoder.L0/above"; sums over texts can be added.
 
-        `from_tensors` reads them back. Save the names of `metrics` too: the rows have their order.
+        `from_tensors` reads the sums back; it needs the same `metrics` in the same order.
         """
         return {
             f"{layer}/{name}": tensor
@@ -156,9 +156,9 @@ class Statistics:
     def from_tensors(
         cls, tensors: Mapping[str, Tensor], metrics: tuple[Metric, ...] = MEASURED
     ) -> "Statistics":
-        """The statistics that `tensors` wrote, with these metrics.
+        """Return the statistics that `tensors` wrote, with the same metrics.
 
-        Raises `BadFile` for a name, a shape, a dtype or a number that it does not write.
+        Raises `BadFile` if a name, shape, dtype or number is invalid.
         """
         parts: dict[Layer, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
@@ -168,40 +168,38 @@ class Statistics:
         return cls(layers, metrics)
 
     def heads(self) -> tuple[Head, ...]:
-        """Every head, layer by layer."""
+        """Return every head, layer by layer."""
         sizes = {layer: sums.above.shape[1] for layer, sums in self.layers.items()}
         return tuple(Head(layer, number) for layer, size in sizes.items() for number in range(size))
 
     def value(self, metric: Metric, head: Head) -> float:
-        """One metric of one head; NaN where no query could show it.
+        """Return a metric of a head; NaN if the metric is undefined for all queries.
 
         Raises:
-            BadType: if it is no head.
-            BadValue: if the metric was not measured, or there is no such head.
+            BadType: if ``head`` is not a `Head`.
+            BadValue: if the metric was not measured, or the head does not exist.
         """
         sums, row = self._of(head), self._row(metric)
         return (sums.above[row, head.number] / sums.below[row, head.number]).item()
 
     def uniform(self, metric: Metric, layer: Layer) -> float:
-        """The same metric of a head that attends equally to all allowed keys; errors as `value`."""
+        """Return a metric of a head that attends equally to all keys; errors as `value`."""
         sums, row = self._of(Head(layer, 0)), self._row(metric)
         return (sums.uniform_above[row] / sums.uniform_below[row]).item()
 
     def profile(self, profile: Profile, head: Head) -> tuple[float, ...]:
-        """One curve of one head, a number for each place; NaN and errors as `value`."""
+        """Return a profile of a head, a number for each place; NaN and errors as `value`."""
         above, below, _, _ = self._of(head).profiles[profile.name][:, head.number]
         return tuple((above / below).tolist())
 
     def uniform_profile(self, profile: Profile, layer: Layer) -> tuple[float, ...]:
-        """The same curve of a head that attends equally to every allowed key."""
+        """Return a profile of a head that attends equally to all allowed keys."""
         _, _, above, below = self._of(Head(layer, 0)).profiles[profile.name][:, 0]
         return tuple((above / below).tolist())
 
     def _of(self, head: Head) -> Sums:
         if not isinstance(head, Head):
-            raise BadType(
-                "head: expected a Head, got {head!r}; Head.parse('L0H2') reads a name", head=head
-            )
+            raise BadType("head: expected a Head, got {head!r}; use Head.parse('L0H2')", head=head)
         counts = {layer: sums.above.shape[1] for layer, sums in self.layers.items()}
         if not 0 <= head.number < counts.get(head.layer, 0):
             raise none_such(head, counts)
@@ -212,7 +210,7 @@ class Statistics:
             name = metric.name if isinstance(metric, Metric) else repr(metric)
             named = _named(self.metrics)
             raise BadValue(
-                "metric: {name} was not measured; there are {named}", name=name, named=named
+                "metric: {name} was not measured; expected one of {named}", name=name, named=named
             )
         return self.metrics.index(metric)
 
@@ -229,7 +227,7 @@ def _layer(written: str, name: str) -> Layer:
 
 
 def _sums(layer: Layer, parts: Mapping[str, Tensor], metrics: Sequence[Metric]) -> Sums:
-    """One layer's sums, if the tensors have the names, shapes and dtypes of `Sums.tensors`."""
+    """Return the sums of one layer; raise `BadFile` unless they are as from `Sums.tensors`."""
     if set(parts) != {*AXES, *CURVES, "queries"}:
         raise _unfit(f"{layer}: {sorted(parts)[:8]}")
     above, queries = parts["above"], parts["queries"]
@@ -249,6 +247,5 @@ def _sums(layer: Layer, parts: Mapping[str, Tensor], metrics: Sequence[Metric]) 
 
 def _unfit(what: str) -> BadFile:
     return BadFile(
-        "statistics: expected the sums that Statistics.tensors() writes, got {what}; measure again",
-        what=what,
+        "statistics: expected sums from Statistics.tensors(), got {what}; measure again", what=what
     )

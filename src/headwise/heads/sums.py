@@ -1,4 +1,4 @@
-"""Sums over texts that add up, and the confidence intervals computed from them."""
+"""Sums over texts that can be merged, and p-values and confidence intervals from them."""
 
 import math
 import re
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from headwise.errors import BadFile, BadValue
 
-MOST_NAMES, MOST_NUMBERS = 1 << 16, 1 << 24  # the most sums in a file, and numbers in one of them
+MOST_NAMES, MOST_NUMBERS = 1 << 16, 1 << 24  # the most sums in a file, the most numbers of a sum
 _FORM = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
 
 
 @dataclass
 class Accumulator:
-    """Sums by name, each a float64 tensor; `merge` adds the sums of another accumulator.
+    """Named sums, each a float64 tensor; `merge` adds the sums of another accumulator.
 
     Example:
         >>> one = Accumulator()
@@ -31,13 +31,13 @@ class Accumulator:
     sums: dict[str, Tensor] = field(default_factory=dict)
 
     def add(self, name: str, more: Tensor) -> None:
-        """Add to one sum; raises `BadValue` for another shape."""
+        """Add to a sum; raise `BadValue` if the shape differs."""
         more = more.detach().to("cpu", torch.float64)
         before = self.sums.get(name)
         if before is not None and before.shape != more.shape:
             raise BadValue(
-                "tally: {name} had shape {before_shape} and now has {more_shape}; keep "
-                "one tally for each model",
+                "sums: expected shape {before_shape} for {name}, got {more_shape}; use "
+                "one accumulator for each model",
                 name=name,
                 before_shape=tuple(before.shape),
                 more_shape=tuple(more.shape),
@@ -45,7 +45,7 @@ class Accumulator:
         self.sums[name] = more.clone() if before is None else before + more
 
     def merge(self, other: "Accumulator") -> None:
-        """Add every sum of another accumulator, which stays unchanged."""
+        """Add every sum of another accumulator, which is not changed."""
         for name, more in other.sums.items():
             self.add(name, more)
 
@@ -59,12 +59,12 @@ class Accumulator:
         return iter(self.sums)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every sum by name."""
+        """Return every sum by name."""
         return dict(self.sums)
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Accumulator":
-        """The accumulator that `tensors` wrote; raises `BadFile` for any other tensors or names."""
+        """Return the accumulator that `tensors` wrote; raise `BadFile` for other tensors."""
         if len(tensors) > MOST_NAMES:
             raise _unfit(f"{len(tensors)} names")
         for name, tensor in tensors.items():
@@ -78,55 +78,54 @@ class Accumulator:
 
 def _unfit(what: str) -> BadFile:
     return BadFile(
-        "tally: expected finite float64 sums as tensors() writes them, got {what}; count again",
-        what=what,
+        "sums: expected finite float64 sums from tensors(), got {what}; measure again", what=what
     )
 
 
 @dataclass
 class TextSums:
-    """Base of the measures that are computed from ``sums`` over texts."""
+    """The base class of measures that are computed from ``sums`` over texts."""
 
     sums: Accumulator = field(default_factory=Accumulator)
 
     def merge(self, other: Self) -> None:
-        """Add the sums of other texts."""
+        """Add the sums over other texts."""
         self.sums.merge(other.sums)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All sums by name; each is additive."""
+        """Return all sums by name; sums over different texts can be added."""
         return self.sums.tensors()
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """The inverse of `tensors`; errors as `Accumulator.from_tensors`."""
+        """Invert `tensors`; errors as `Accumulator.from_tensors`."""
         return cls(Accumulator.from_tensors(tensors))
 
 
 @dataclass
 class SumsByPart:
-    """Base of dataclasses whose fields have `merge`, `tensors` and `from_tensors` themselves."""
+    """The base class of dataclasses whose fields have `merge`, `tensors` and `from_tensors`."""
 
     def merge(self, other: Self) -> None:
-        """Add the sums of other texts."""
+        """Add the sums over other texts."""
         for part in fields(self):
             getattr(self, part.name).merge(getattr(other, part.name))
 
     def tensors(self) -> dict[str, Tensor]:
-        """All sums by name; each is additive."""
+        """Return all sums by name; sums over different texts can be added."""
         parts = {part.name: getattr(self, part.name).tensors() for part in fields(self)}
         return {f"{part}/{name}": own[name] for part, own in parts.items() for name in own}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """The inverse of `tensors`; raises `BadFile` if names, shapes or values are invalid."""
+        """Invert `tensors`; raise `BadFile` if names, shapes or values are invalid."""
         kinds: dict[str, Any] = {part.name: part.type for part in fields(cls)}
         parts = cls._split(tensors)
         return cls(**{name: kinds[name].from_tensors(own) for name, own in parts.items()})
 
     @classmethod
     def _split(cls, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-        """The tensors of each part, without the prefix of their names."""
+        """Return the tensors of each part by their names without the prefix."""
         parts: dict[str, dict[str, Tensor]] = {part.name: {} for part in fields(cls)}
         for name, tensor in tensors.items():
             part, _, rest = name.partition("/")
@@ -137,14 +136,14 @@ class SumsByPart:
 
     @staticmethod
     def _unknown(name: str) -> BadFile:
-        return BadFile("expected sums that a corpus run adds up, got {name!a}", name=name)
+        return BadFile("expected the name of a sum of a corpus run, got {name!a}", name=name)
 
 
 SUMS = ("texts", "x", "y", "xx", "xy", "yy")  # the last axis of the tensors of `ratio_sums`
 
 
 def ratio_sums(x: Tensor, y: Tensor) -> Tensor:
-    """The sums of one text, (..., 6) in float64; all 0 where y = 0.
+    """Return the sums of one text for a ratio of x and y, (..., 6) in float64; 0 where y = 0.
 
     Example:
         >>> one = ratio_sums(torch.tensor([1.0]), torch.tensor([4.0]))
@@ -158,7 +157,7 @@ def ratio_sums(x: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RatioEstimate:
-    """A share Σx / Σy over texts, with the sums from which its error is computed.
+    """A ratio Σx / Σy over texts, with the sums that its standard error needs.
 
     Example:
         >>> each = [ratio_sums(torch.tensor(x), torch.tensor(10.0)) for x in (6.0, 8.0, 7.0)]
@@ -178,37 +177,37 @@ class RatioEstimate:
 
     @classmethod
     def of(cls, sums: Tensor) -> "RatioEstimate":
-        """The share of these sums, (6,), of `ratio_sums`."""
+        """Return the ratio from the sums (6,) of `ratio_sums`."""
         texts, *others = sums.tolist()
         return cls(int(texts), *others)
 
     @property
     def value(self) -> float:
-        """Σx / Σy; NaN where no text shows it."""
+        """The ratio Σx / Σy; NaN if Σy is 0."""
         return self.x / self.y if self.y else math.nan
 
     @property
     def rest(self) -> "RatioEstimate":
-        """The share of y - x."""
+        """The ratio Σ(y - x) / Σy."""
         xx = self.yy - 2 * self.xy + self.xx
         return RatioEstimate(self.texts, self.y - self.x, self.y, xx, self.yy - self.xy, self.yy)
 
     def tail(self, least: float) -> float:
-        """The one-sided p-value of the hypothesis that the true share is ``least`` or less."""
+        """Return the one-sided p-value of the hypothesis that the ratio is at most ``least``."""
         squares = self.xx - 2 * least * self.xy + least * least * self.yy
         return tail(self.texts, self.x - least * self.y, squares)
 
 
 def tail(texts: int, total: float, squares: float) -> float:
-    """The p-value of the hypothesis that the expected contribution of a text is 0 or less.
+    """Return the p-value of the hypothesis that the expected contribution of a text is at most 0.
 
-    Student's test; never below the smallest p-value of a sign test, so that a few texts that agree
-    by chance are no evidence.
+    The test is Student's t-test. The p-value is at least the smallest p-value of a sign test, so
+    a few texts that agree by chance are not significant.
 
     Args:
         texts: the number of texts.
-        total: the sum of their contributions.
-        squares: the sum of the squares of their contributions.
+        total: the sum of the contributions of the texts.
+        squares: the sum of the squared contributions of the texts.
     """
     if texts < 2:
         return 1.0
@@ -219,11 +218,11 @@ def tail(texts: int, total: float, squares: float) -> float:
     return max(0.5**texts, t_tail(mean / math.sqrt(variance / texts), texts - 1))
 
 
-MANY = 10_000  # above this many degrees of freedom the normal distribution stands for Student's
+MANY = 10_000  # with more degrees of freedom, the normal distribution replaces Student's t
 
 
 def wilson(hits: float, count: float, confidence: float = 0.95) -> tuple[float, float]:
-    """The confidence interval of a share, ``hits`` of ``count``; (NaN, NaN) without a count.
+    """Return the Wilson interval of ``hits`` / ``count``; (NaN, NaN) if ``count`` is 0.
 
     Source: Wilson 1927; Newcombe 1998, method 3.
 
@@ -242,7 +241,7 @@ def wilson(hits: float, count: float, confidence: float = 0.95) -> tuple[float, 
 
 
 def t_tail(t: float, freedom: int) -> float:
-    """The probability that Student's t with ``freedom`` degrees of freedom is above ``t``.
+    """Return the probability that Student's t with ``freedom`` degrees of freedom exceeds ``t``.
 
     Source: Abramowitz & Stegun 1964, 26.7.3 and 26.7.4.
 
@@ -267,7 +266,7 @@ def t_tail(t: float, freedom: int) -> float:
 
 
 def t_quantile(chance: float, freedom: int) -> float:
-    """The t above which Student's distribution has this probability, below a half.
+    """Return the t that Student's t exceeds with probability ``chance``, which is below 1/2.
 
     Example:
         >>> f"{t_quantile(0.025, 10):.3f}"
@@ -282,11 +281,11 @@ def t_quantile(chance: float, freedom: int) -> float:
     return high
 
 
-FURTHEST, STEPS = 2.0**40, 100  # the largest t that is tried, and the number of bisections
+FURTHEST, STEPS = 2.0**40, 100  # the largest t, and the number of bisection steps
 
 
 def holm(tails: Sequence[float]) -> list[float]:
-    """The p-values adjusted for the number of tests, so that the chance of any error is bounded.
+    """Return p-values adjusted for the number of tests, which bound the family-wise error rate.
 
     Source: Holm 1979; adjusted values are those of Wright 1992.
 

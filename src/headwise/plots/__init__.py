@@ -1,1 +1,1 @@
-"""Figures of what was measured, drawn by matplotlib's Agg as PNG and SVG, without pyplot."""
+"""Figures of measurements, drawn by matplotlib's Agg backend as PNG and SVG without pyplot."""

@@ -1,4 +1,4 @@
-"""The figures of one inspection, or of a corpus run, written into a folder."""
+"""Create the figures of an inspection or of a corpus run, and write them to a folder."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,17 +22,17 @@ from headwise.plots.heat_maps import heat_map, overview, panels, similarity
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Named = Iterator[tuple[str, "Figure"]]  # figures with the names of their files, without an ending
-LINES_OF_KIND = 2  # how many heads that attend to the same kind of token have a line
+Named = Iterator[tuple[str, "Figure"]]  # figures with their file names without extension
+LINES_OF_KIND = 2  # the most lines for heads that attend to the same kind of token
 
 PARTS = {"": same(""), "encoder": Text("encoder, "), "decoder": Text("decoder, ")}
 PARTS |= {"cross": Text("cross-attention, ")}
 
 
 def of_inspection(sheet: Sheet, seen: Inspection) -> Named:
-    """The overview, the distance profiles, a heat map of each selected head, and the similarity.
+    """Yield the overview, distance profiles, a heat map of each selected head, and similarity.
 
-    The similarity needs the weights of every head of a part.
+    The similarity needs the attention weights of every head of a part.
     """
     yield from _of_statistics(sheet, seen.statistics, seen.loaded.name)
     for head, weights in seen.maps.items():
@@ -47,7 +47,7 @@ def of_inspection(sheet: Sheet, seen: Inspection) -> Named:
 
 
 def of_run(sheet: Sheet, run: Run) -> Named:
-    """The overview, the distance profiles, and, if the heads were named, their similarity."""
+    """Yield the overview, distance profiles and, if heads were named, their similarity."""
     whole = run.gathered.whole()
     yield from _of_statistics(sheet, whole.statistics, str(run.model["name"]))
     for part in PARTS:
@@ -57,10 +57,10 @@ def of_run(sheet: Sheet, run: Run) -> Named:
 
 
 def write(figures: Named, folder: Path) -> tuple[Path, ...]:
-    """Write figures as PNG and SVG into a folder, which is created if it is missing.
+    """Write figures as PNG and SVG to a folder, which is created if needed.
 
     Raises:
-        BadFile: if the folder cannot be made, or a file not written.
+        BadFile: if the folder cannot be created, or a file cannot be written.
         MissingExtra: if matplotlib is not installed.
     """
     try:
@@ -68,7 +68,7 @@ def write(figures: Named, folder: Path) -> tuple[Path, ...]:
     except OSError as error:
         name, reason = clean(str(folder)), error.strerror or type(error).__name__
         raise BadFile(
-            "figures: cannot make the folder {name}: {reason}; choose another place",
+            "figures: cannot create the folder {name}: {reason}; choose another folder",
             name=name,
             reason=reason,
         ) from error
@@ -79,14 +79,14 @@ def _of_statistics(sheet: Sheet, statistics: Statistics, name: str) -> Named:
     for part, label in PARTS.items():
         if not any(layer.part == part for layer in statistics.layers):
             continue
-        title = Text("{name}: {part}every head (grey: no value)", name=name, part=label)
+        title = Text("{name}: {part}all heads (grey: undefined)", name=name, part=label)
         yield _file("overview", part), overview(sheet, title, panels(statistics, part))
-        if part != "cross":  # keys of another text have no distance
+        if part != "cross":  # distance is undefined between different texts
             yield _file("distance", part), _profile(sheet, statistics, part)
 
 
 def _profile(sheet: Sheet, statistics: Statistics, part: str) -> "Figure":
-    """The attention at each distance of the heads that stand out, or else of the first heads."""
+    """Plot the attention by distance of the highlighted heads, or of the first heads if none."""
     facts = [fact for fact in highlights(statistics) if fact.head.layer.part == part]
     kinds = dict.fromkeys(fact.metric.name for fact in facts)
     shown: list[Head] = []
@@ -96,8 +96,8 @@ def _profile(sheet: Sheet, statistics: Statistics, part: str) -> "Figure":
     shown = (shown or every)[: len(LINES) - 1]
     curves = [Curve(same(str(head)), statistics.profile(BY_DISTANCE, head)) for head in shown]
     flat = statistics.uniform_profile(BY_DISTANCE, shown[0].layer)
-    curves.append(Curve(Text("uniform"), flat, baseline=True))
-    across = Text("distance from query to key, tokens")
+    curves.append(Curve(Text("uniform head"), flat, baseline=True))
+    across = Text("distance from query to key, in tokens")
     title = Translated(BY_DISTANCE.title.en.capitalize(), BY_DISTANCE.title.zh)
     return profile(sheet, title, BY_DISTANCE.places, curves, across)
 
@@ -105,7 +105,7 @@ def _profile(sheet: Sheet, statistics: Statistics, part: str) -> "Figure":
 def _similarity(
     sheet: Sheet, part: str, heads: tuple[Head, ...], apart: torch.Tensor
 ) -> tuple[str, "Figure"]:
-    title = Text("{part}how alike heads are", part=PARTS[part])
+    title = Text("{part}similarity of heads", part=PARTS[part])
     title = Translated(title.en.capitalize(), title.zh)
     figure = similarity(sheet, title, [str(head) for head in heads], apart)
     return _file("similarity", part), figure

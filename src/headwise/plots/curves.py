@@ -1,4 +1,4 @@
-"""Curves: the attention at each distance, and the loss as heads are ablated."""
+"""Plot curves: the attention by distance, and the loss as heads are ablated."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-UNSEEN = 1e-4  # a share below this is lower than the line is thick
-TICKS = 9  # about how many places have a tick
+UNSEEN = 1e-4  # smaller shares are less than the width of the line
+TICKS = 9  # the approximate number of ticks
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One line of a figure; values are NaN where unknown, and a baseline is drawn dashed."""
+    """A line of a figure; values are NaN if undefined, and a baseline is dashed."""
 
     name: Text
     values: Sequence[float]
@@ -31,10 +31,10 @@ class Curve:
 def profile(
     sheet: Sheet, title: Text, places: Sequence[str], curves: Sequence[Curve], across: Text
 ) -> "Figure":
-    """The figure: a line for each of up to seven heads, and a dashed one for each baseline.
+    """Plot a line for each of up to seven heads, and a dashed line for each baseline.
 
-    ``places`` are the names of the places, such as "-1", and ``across`` is their label. A place
-    that sums up all that lie beyond it, such as "< -16", is a mark of its own.
+    ``places`` are the labels of the points, such as "-1"; ``across`` is the label of the axis. A
+    sum over many places, such as "< -16", is plotted as a separate mark.
     """
     figure = sheet.figure(7.5, 4.0, title)
     axes = figure.subplots()
@@ -65,7 +65,7 @@ def profile(
 
 @dataclass(frozen=True)
 class Removal:
-    """One way to choose the heads to ablate, and its curve from `headwise.heads.ablation.curve`."""
+    """A way to select the heads to ablate, and its curve from `headwise.heads.ablation.curve`."""
 
     name: Text
     points: Sequence[Point]
@@ -74,10 +74,10 @@ class Removal:
 def ablation(
     sheet: Sheet, title: Text, removals: Sequence[Removal], loss: Text, *, counted: bool = False
 ) -> "Figure":
-    """The figure: a line for each way to choose the heads, with a band for its interval.
+    """Plot a line for each way to select the heads, with a band for its interval.
 
-    ``loss`` is the label of the losses; with ``counted`` the other axis counts the ablated heads,
-    instead of their share of all heads.
+    ``loss`` is the label of the vertical axis. The horizontal axis is the share of all heads that
+    is ablated, or their number if ``counted`` is true.
     """
     figure = sheet.figure(6.4, 4.0, title)
     axes = figure.subplots()
@@ -90,35 +90,35 @@ def ablation(
             out, [loss.mean for loss in losses], "-o", color=colour,
             label=sheet.say(removal.name), linewidth=1.4, markersize=3.5,
         )  # fmt: skip
-    share, count = Text("heads taken out, %"), Text("heads taken out")
+    share, count = Text("removed heads, %"), Text("removed heads")
     if counted:
         axes.locator_params(axis="x", integer=True)
     sheet.finish_curves(axes, count if counted else share, loss)
     return figure
 
 
-ORDERS = {"given": Text("these heads, as given"), "importance": Text("least important first")}
+ORDERS = {"given": Text("selected heads"), "importance": Text("least important first")}
 
 
 def of_ablation(sheet: Sheet, result: AblationResult) -> Iterator[tuple[str, "Figure"]]:
-    """The figure of an experiment: the rise of the loss, and that without random heads."""
+    """Yield the figure of an experiment: the loss increase, also for random heads if compared."""
     rises = [point.rise or point.loss for point in result.points[1:]]
     if result.comparisons:
         rises = [comparison.theirs for comparison in result.comparisons]
     removals = [Removal(ORDERS[result.plan.options.order], _from_zero(result, rises))]
     if result.comparisons:
         seeds = result.plan.options.num_seeds
-        name = Text("as many random others, {seeds} seeds", seeds=seeds)
+        name = Text("random other heads, {seeds} seeds", seeds=seeds)
         if result.all_heads:
             name = Text("random order, {seeds} seeds", seeds=seeds)
         random = [comparison.random for comparison in result.comparisons]
         removals.append(Removal(name, _from_zero(result, random)))
-    rise = Text("rise of the loss, nats a token")
+    rise = Text("loss increase, in nats per token")
     yield "ablation", ablation(sheet, title(result), removals, rise, counted=not result.all_heads)
 
 
 def _from_zero(result: AblationResult, rises: list[Interval]) -> list[Point]:
-    """The points of the experiment, with the rise of the loss in place of the loss."""
+    """Return the points of the experiment with the loss increase instead of the loss."""
     start = Interval(0.0, 0.0, 0.0, rises[0].confidence, rises[0].examples)
     return [
         Point(point.removed, point.share, rise)

@@ -1,4 +1,4 @@
-"""One figure: its size, its fonts, and the files it is written to."""
+"""Create a figure with fonts for its language, and write it to files."""
 
 import io
 from collections.abc import Iterable
@@ -23,24 +23,24 @@ CHINESE = (
     "wqy-zenhei", "pingfang", "hiraginosansgb", "msyh", "microsoftyahei", "simhei", "stheiti",
     "notosanscjk", "sourcehansans", "droidsansfallback", "arialunicode", "unifont",
 )  # fmt: skip
-"""How the names of font files with Chinese characters begin, the best first."""
+"""The first letters of the names of font files with Chinese characters, the best first."""
 
-PROBE = "注意力头熵前一个词元"  # characters that a font for Chinese has to have
+PROBE = "注意力头熵前一个词元"  # characters that a Chinese font must have
 
 PLAIN = "DejaVu Sans"
-"""The font that matplotlib brings along: Latin, Greek, Cyrillic, mathematics; no Chinese."""
+"""The font in matplotlib: Latin, Greek, Cyrillic and mathematical characters, no Chinese."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fonts:
-    """The names of a figure's fonts, the preferred one first, and all characters they have."""
+    """The names of the fonts of a figure, the preferred font first, and all their characters."""
 
     families: tuple[str, ...]
     characters: frozenset[int]
 
     @classmethod
     def found(cls, lang: Lang, files: Iterable[Path] | None = None) -> "Fonts":
-        """The fonts of this machine, or those in ``files``.
+        """Find the fonts of this machine, or those in ``files``.
 
         Raises:
             BadValue: if the language is Chinese and no font has Chinese characters.
@@ -67,13 +67,13 @@ class Fonts:
         return cls((PLAIN, name), _characters(plain) | _characters(chinese))
 
     def properties(self, size: float | None = None) -> "FontProperties":
-        """The fonts as matplotlib takes them, in points."""
+        """Return the fonts as `FontProperties` of a size in points."""
         from matplotlib.font_manager import FontProperties
 
         return FontProperties(family=list(self.families), size=size)
 
     def legible(self, text: str) -> str:
-        """An untrusted text without what these fonts lack; ``$`` would begin a formula."""
+        """Replace characters that the fonts lack in untrusted text, and escape ``$`` (formulas)."""
         shown = (c if ord(c) in self.characters else f"⟨{ord(c):x}⟩" for c in clean(text))
         return "".join(shown).replace("$", r"\$")
 
@@ -94,33 +94,33 @@ def _characters(file: Path) -> frozenset[int]:
 
     try:
         return frozenset(FT2Font(str(file)).get_charmap())
-    except (OSError, RuntimeError):  # damaged, or no font
+    except (OSError, RuntimeError):  # damaged, or not a font
         return frozenset()
 
 
-DOTS = 160  # dots an inch of a PNG
+DOTS = 160  # dots per inch of a PNG
 
 INK, FAINT, MISSING = "#222222", "#888888", "#e4e4e4"
-"""The colours of text, of what is less important, and of cells without a value."""
+"""The colours of text, of less important elements, and of cells without a value."""
 
 LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Colours that readers with any colour vision can tell apart. Source: Okabe and Ito 2008."""
+"""Colours that are distinct with any colour vision. Source: Okabe and Ito 2008."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """The language and the fonts of a figure."""
+    """The language and the fonts of figures."""
 
     lang: Lang
     fonts: Fonts
 
     @classmethod
     def of(cls, lang: Lang) -> "Sheet":
-        """A sheet with the fonts of this machine; raises the errors of `Fonts.found`."""
+        """Create a sheet with the fonts of this machine; errors as `Fonts.found`."""
         return cls(lang, Fonts.found(lang))
 
     def figure(self, width: float, height: float, title: Text | None = None) -> "Figure":
-        """An empty figure, in inches."""
+        """Create an empty figure of a size in inches."""
         try:
             from matplotlib.figure import Figure
         except ImportError as error:
@@ -131,18 +131,18 @@ class Sheet:
         return figure
 
     def say(self, text: Text) -> str:
-        """A text in the reader's language, with no character that the fonts lack."""
+        """Return a text in the language of the sheet, without characters that the fonts lack."""
         return self.fonts.legible(text.to(self.lang))
 
     def label(self, axes: "Axes", across: Text | None, up: Text | None) -> None:
-        """The labels of the two axes."""
+        """Set the labels of the two axes."""
         font = self.fonts.properties(9)
         for name, set_label in ((across, axes.set_xlabel), (up, axes.set_ylabel)):
             if name is not None:
                 set_label(self.say(name), fontproperties=font, color=INK)
 
     def quiet(self, axes: "Axes", size: float = 8) -> None:
-        """Small ticks and thin lines."""
+        """Make ticks small and lines thin."""
         family = list(self.fonts.families)
         axes.tick_params(labelsize=size, length=2, width=0.5, color=FAINT, labelcolor=INK)
         axes.tick_params(labelfontfamily=family)
@@ -150,7 +150,7 @@ class Sheet:
             spine.set(linewidth=0.5, color=FAINT)
 
     def finish_curves(self, axes: "Axes", across: Text, up: Text) -> None:
-        """The grid, the labels and the legend of axes with curves."""
+        """Add the grid, the labels and the legend to axes with curves."""
         axes.grid(axis="y", linewidth=0.4, color="#dddddd")
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
@@ -159,7 +159,7 @@ class Sheet:
         axes.legend(frameon=False, prop=self.fonts.properties(8), loc="best")
 
     def colorbar(self, image: "AxesImage", up: Text | None, shrink: float, aspect: float) -> None:
-        """A scale beside an image."""
+        """Add a colour scale beside an image."""
         figure, axes = image.axes.figure, image.axes
         scale = figure.colorbar(image, ax=axes, pad=0.02, shrink=shrink, aspect=aspect)
         self.quiet(scale.ax, 7)
@@ -168,7 +168,7 @@ class Sheet:
 
 
 def save(figure: "Figure", folder: Path, name: str) -> tuple[Path, ...]:
-    """Write a figure as PNG and SVG, always with the same bytes; raises `BadFile`."""
+    """Write a figure as PNG and SVG with reproducible bytes; raise `BadFile` if that fails."""
     import matplotlib
 
     files = []

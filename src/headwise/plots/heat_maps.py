@@ -1,4 +1,4 @@
-"""Heat maps: a metric of all heads, the weights of one head, the divergence of every two."""
+"""Plot heat maps: a metric of all heads, the weights of a head, the divergence of heads."""
 
 import math
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 MAP = "YlGnBu"
 
 MOST_NAMED = 60
-"""Up to this many tokens stand at an axis each; of more every n-th does, with its number."""
+"""The most labelled tokens at an axis; of more tokens, every n-th is labelled with its number."""
 
-LONGEST = 16  # characters of a token at an axis
-CELL = 0.19  # inches of a cell, while the figure is small enough
+LONGEST = 16  # the most characters of a token at an axis
+CELL = 0.19  # the size of a cell in inches, unless the figure is too large
 
 
 def heat_map(
@@ -35,10 +35,10 @@ def heat_map(
     rows: Sequence[str],
     columns: Sequence[str],
 ) -> "Figure":
-    """The weights of one head as a figure; pairs that are not allowed are grey.
+    """Plot the attention weights of a head; pairs that are not allowed are grey.
 
-    ``values`` are from 0 to 1, row by row, and NaN where a pair is not allowed; ``rows`` and
-    ``columns`` are the query and the key tokens, untrusted.
+    ``values`` are rows of numbers from 0 to 1, NaN where a pair is not allowed; ``rows`` and
+    ``columns`` are the tokens of queries and keys, which are untrusted.
     """
     width, height = (min(max(CELL * len(side), 2.5), 11.0) for side in (columns, rows))
     figure = sheet.figure(width + 1.9, height + 1.6, title)
@@ -51,7 +51,7 @@ def heat_map(
     _name(sheet, axes, "y", rows)
     sheet.label(axes, Text("key"), Text("query"))
     sheet.quiet(axes, 7)
-    sheet.colorbar(image, Text("weight (grey: not allowed)"), 0.6, 20)
+    sheet.colorbar(image, Text("attention weight (grey: not allowed)"), 0.6, 20)
     return figure
 
 
@@ -71,14 +71,14 @@ def _short(token: str) -> str:
 
 DIVERGENCE_MAP = "YlGnBu_r"
 
-TOGETHER = 0.1  # nats up to which the heads of a frame differ from each other at most
+TOGETHER = 0.1  # the largest divergence between heads of a frame, in nats
 
 MOST_NAMED_HEADS = 80
-"""Up to this many heads each have their name at the axes; of more every n-th does."""
+"""The most labelled heads at an axis; of more heads, every n-th is labelled."""
 
 
 def similarity(sheet: Sheet, title: Text, names: Sequence[str], distance: Tensor) -> "Figure":
-    """The divergence of every two heads as a figure; a frame is a group of similar heads.
+    """Plot the divergence of all pairs of heads; a frame is a group of similar heads.
 
     ``distance`` is (H, H), symmetric, in nats, with 0 on the diagonal.
     """
@@ -97,8 +97,8 @@ def similarity(sheet: Sheet, title: Text, names: Sequence[str], distance: Tensor
     axes.set_xticks(places, shown, rotation=90, fontproperties=font)
     axes.set_yticks(places, shown, fontproperties=font)
     sheet.quiet(axes, 6)
-    sheet.colorbar(image, Text("Jensen–Shannon divergence, nats"), 0.7, 20)
-    note = Text("frames: heads that differ by {together} nats at most", together=TOGETHER)
+    sheet.colorbar(image, Text("Jensen–Shannon divergence, in nats"), 0.7, 20)
+    note = Text("frames: heads that differ by at most {together} nats", together=TOGETHER)
     sheet.label(axes, note, None)
     return figure
 
@@ -115,20 +115,20 @@ def _frames(axes: "Axes", clusters: Sequence[Sequence[int]]) -> None:
         start += len(group)
 
 
-ACROSS = 4  # panels in a row
+ACROSS = 4  # the number of panels in a row
 
 OPEN = ("entropy", "effective_keys", "distance")
-"""The metrics that have no upper end 1: their panel reaches to their largest value."""
+"""The metrics without the upper end 1; their scale ends at the largest value."""
 
 
-UNITS = {"entropy": Text(", nats"), "distance": Text(", tokens")}
+UNITS = {"entropy": Text(", in nats"), "distance": Text(", in tokens")}
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One metric of all heads of one part of a model.
+    """A metric of all heads of a part of a model.
 
-    ``values`` are by layer and head, NaN for none; layers may differ in their number of heads.
+    ``values`` are by layer and head, NaN if undefined; layers may differ in their number of heads.
     ``largest`` is the upper end of the scale, None for the largest value.
     """
 
@@ -138,9 +138,9 @@ class Panel:
 
 
 def panels(statistics: Statistics, part: str, metrics: Sequence[Metric] = METRICS) -> list[Panel]:
-    """The panels of one part of a model; each names the head with the largest value.
+    """Return the panels of a part of a model; each title names the head with the largest value.
 
-    A metric that no head has a value of, such as the next token in a causal model, has none.
+    A metric that is undefined for all heads, such as `next` in a causal model, has no panel.
     """
     layers = [layer for layer in statistics.layers if layer.part == part]
     heads = [[head for head in statistics.heads() if head.layer == layer] for layer in layers]
@@ -154,15 +154,15 @@ def panels(statistics: Statistics, part: str, metrics: Sequence[Metric] = METRIC
         largest = max(measured, key=lambda pair: pair[0])[1]
         name = Translated(metric.name.replace("_", " "), metric.label.zh)
         unit = UNITS.get(metric.name, same(""))
-        title = Text("{name}{unit} (most: {head})", name=name, unit=unit, head=str(largest))
+        title = Text("{name}{unit} (highest: {head})", name=name, unit=unit, head=str(largest))
         result.append(Panel(title, values, None if metric.name in OPEN else 1.0))
     return result
 
 
 def overview(sheet: Sheet, title: Text, shown: Sequence[Panel]) -> "Figure":
-    """The figure: one panel for each metric, each with its own scale beside it.
+    """Plot one panel for each metric, each with a separate colour scale.
 
-    Behind each name stands the head with the largest value; grey cells have none.
+    Grey cells are undefined.
     """
     rows = math.ceil(len(shown) / ACROSS)
     deep = max((len(panel.values) for panel in shown), default=1)
@@ -199,6 +199,6 @@ def _draw(sheet: Sheet, axes: "Axes", panel: Panel, size: tuple[int, int]) -> No
 
 
 def _ticks(count: int) -> list[int]:
-    """At most seven numbers from 0, evenly apart."""
+    """Return at most seven evenly spaced numbers from 0."""
     step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if count <= 7 * s)
     return list(range(0, count, step))

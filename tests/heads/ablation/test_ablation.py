@@ -265,7 +265,7 @@ def test_a_model_that_runs_an_attention_twice_is_refused() -> None:
 
     model = Twice([hw.MultiheadAttention(4, 2, batch_first=True)])
     with (
-        pytest.raises(BadValue, match=r"model: it runs layers.0 2 times in one pass"),
+        pytest.raises(BadValue, match=r"model: layers.0 was called 2 times in one"),
         ablate(model, "L0H0"),
     ):
         model(torch.zeros(1, 3, 4))
@@ -294,7 +294,7 @@ def test_one_attention_in_two_places_is_two_layers() -> None:
         ("L1H6", "zero", {}, r"heads: L1H6 does not exist"),
         ("cross.L0H0", "zero", {}, r"heads: cross.L0H0 does not exist"),
         ("head two", "zero", {}, r"heads: expected names such as L0H2"),
-        ([], "zero", {}, r"heads: expected at least one, got none"),
+        ([], "zero", {}, r"heads: expected at least one head"),
         ("L0H0", "gone", {}, r"kind: unknown 'gone'; expected one of 'zero', 'mean'"),
         ("L0H0", "mean", {}, r"reference: expected at least one batch, got none"),
         ("L0H0", "resample", {}, r"reference: expected at least one batch, got none"),
@@ -326,7 +326,7 @@ def test_what_is_no_model_no_head_and_no_batch_is_said() -> None:
 
 def test_a_model_without_an_attention_is_refused() -> None:
     with (
-        pytest.raises(BadValue, match=r"model: Linear has no attention whose projections are"),
+        pytest.raises(BadValue, match=r"model: Linear has no attention with a supported"),
         ablate(nn.Linear(2, 2), "L0H0"),
     ):
         pass
@@ -354,12 +354,12 @@ def test_a_reference_of_another_length_is_refused() -> None:
     short = {name: value[:, :7] for name, value in text().items()}
     model = tiny.llama()
     with (
-        pytest.raises(BadValue, match=r"reference: expected texts of one length.* got 7 and 13"),
+        pytest.raises(BadValue, match=r"reference: expected batches of texts.* got 7 and 13"),
         ablate(model, "L0H0", "resample", reference=short),
     ):
         answer(model, text())
     with (
-        pytest.raises(BadValue, match=r"reference: expected texts of one length.* got 13 and 7"),
+        pytest.raises(BadValue, match=r"reference: expected batches of texts.* got 13 and 7"),
         ablate(model, "L0H0", "resample", reference=[text(), short]),
     ):
         pass
@@ -369,7 +369,7 @@ def test_a_reference_of_another_length_is_refused() -> None:
 def test_a_reference_larger_than_memory_is_refused(monkeypatch) -> None:
     monkeypatch.setattr("headwise.heads.ablation.methods.MOST_NUMBERS", 100)
     with (
-        pytest.raises(BadValue, match=r"reference: more than 100 numbers of other texts"),
+        pytest.raises(BadValue, match=r"stores at most 100 values of reference"),
         ablate(tiny.llama(), "L0H0", "resample", reference=text()),
     ):
         pass
@@ -383,16 +383,16 @@ class Shifted(nn.LayerNorm):
     ("make", "message"),
     [
         (tiny.t5, "a position bias is added"),
-        (tiny.gpt_oss, "a sink takes a share"),
-        (lambda: hw.MultiheadAttention(6, 2, position=hw.ALiBi(2)), "a position is added"),
+        (tiny.gpt_oss, "a learned sink takes"),
+        (lambda: hw.MultiheadAttention(6, 2, position=hw.ALiBi(2)), "a position term is added"),
         (
             lambda: hw.MultiheadAttention(6, 2, position=hw.TransformerXL(2, 3, embed_dim=5)),
-            "a position is added",
+            "a position term is added",
         ),
-        (lambda: hw.MultiheadAttention(6, 2, sinks=True), "a sink takes a share"),
+        (lambda: hw.MultiheadAttention(6, 2, sinks=True), "a learned sink takes"),
         (
             lambda: hw.MultiheadAttention(6, 2, global_projections=True),
-            "global tokens have queries of their own",
+            "global tokens have separate query",
         ),
     ],
 )
@@ -400,7 +400,7 @@ def test_where_scores_hold_more_than_queries_uniform_is_refused(make, message) -
     model = make()
     head = every_head(sites(model))[:1]
     with (
-        pytest.raises(BadValue, match=f"kind: 'uniform' sets the queries.*{message}"),
+        pytest.raises(BadValue, match=f"kind: 'uniform' sets queries.*{message}"),
         ablate(model, head, "uniform"),
     ):
         pass
@@ -410,7 +410,7 @@ def test_a_normalisation_with_a_bias_is_no_query_of_zero() -> None:
     model = tiny.llama()
     model.layers[0].self_attn.q_norm = nn.LayerNorm(10)
     with (
-        pytest.raises(BadValue, match="a normalisation adds to the queries"),
+        pytest.raises(BadValue, match="a normalisation adds a bias"),
         ablate(model, "L0H0", "uniform"),
     ):
         pass

@@ -172,12 +172,12 @@ def test_parameters_get_no_gradient() -> None:
         (
             lambda model: model,
             lambda m, b: size(m, b)[:1],
-            "batches: 1 losses and 2 rows inside the model",
+            "batches: got 1 losses but 2 samples inside the model",
         ),
         (
             lambda model: model,
             lambda m, b: torch.cat((size(m, b), size(m, {k: v[:1] for k, v in b.items()}))),
-            "batches: 2 losses and 1 rows inside the model",
+            "batches: got 2 losses but 1 samples inside the model",
         ),
     ],
 )
@@ -230,8 +230,8 @@ def test_the_curve_may_stop_before_all_are_gone() -> None:
     ("options", "message"),
     [
         ({"order": "alphabet"}, "order: unknown 'alphabet'; expected one of 'importance', 'rand"),
-        ({"step": 0.0}, "step: expected a share above 0 and at most 1, got 0"),
-        ({"until": 1.5}, "until: expected a share above 0 and at most 1, got 1.5"),
+        ({"step": 0.0}, "step: expected a fraction above 0 and at most 1, got 0"),
+        ({"until": 1.5}, "until: expected a fraction above 0 and at most 1, got 1.5"),
     ],
 )
 def test_a_curve_that_is_none_is_refused(options, message) -> None:

@@ -175,7 +175,7 @@ def test_heads_of_a_shared_attention_go_from_every_layer_or_none() -> None:
     masked = copy.deepcopy(model)
     silence(sites(masked)[0].out, 1, 7)
     accept(answer(small, text()), answer(masked, text()), answer(masked.double(), text()))
-    with pytest.raises(BadValue, match=r"heads: L0, L1, L2, L3, L4 are one attention with the sam"):
+    with pytest.raises(BadValue, match=r"heads: L0, L1, L2, L3, L4 share one attention module"):
         prune(model, "L3H1")
 
 
@@ -336,27 +336,27 @@ def hooked() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: no_linear(tiny.llama()), "q_proj is a Own, no plain nn.Linear"),
+        (lambda: no_linear(tiny.llama()), "q_proj is a Own, not a plain nn.Linear"),
         (lambda: tied(tiny.llama()), "it shares a parameter with another module"),
-        (lambda: with_parameter(tiny.llama()), "not known which part of scales belongs to which"),
-        (lambda: norm_of_all(tiny.llama()), "not known which part of q_norm.weight belongs"),
+        (lambda: with_parameter(tiny.llama()), "scales cannot be divided among the heads"),
+        (lambda: norm_of_all(tiny.llama()), "q_norm.weight cannot be divided"),
         (hooked, "it has hooks, which would be lost"),
         (
             lambda: hw.MultiheadAttention(4, 2, mask=hw.per_head([hw.causal(), hw.full()])),
-            r"its mask per_head\(\[causal\(\), full\(\)\]\) may differ from head to head",
+            r"its mask per_head\(\[causal\(\), full\(\)\]\) may differ between heads",
         ),
         (
             lambda: hw.MultiheadAttention(
                 4, 2, mask=hw.causal() & ~hw.from_tensor(torch.ones(2, 3, 3).bool(), "h q k")
             ),
-            "may differ from head to head",
+            "may differ between heads",
         ),
-        (lambda: hw.MultiheadAttention(4, 2, position=hw.ALiBi(2)), "its ALiBi has numbers of eac"),
-        (lambda: hw.MultiheadAttention(4, 2, gate=nn.Linear(4, 2)), "its gate is made for all its"),
+        (lambda: hw.MultiheadAttention(4, 2, position=hw.ALiBi(2)), "its ALiBi has different valu"),
+        (lambda: hw.MultiheadAttention(4, 2, gate=nn.Linear(4, 2)), "its gate depends on the numb"),
     ],
 )
 def test_what_cannot_be_cut_is_said(make, message) -> None:
-    with pytest.raises(BadValue, match=rf"model: heads of .* cannot be cut out: .*{message}"):
+    with pytest.raises(BadValue, match=rf"model: heads of .* cannot be pruned: .*{message}"):
         prune(make(), "L0H0")
 
 
@@ -371,7 +371,7 @@ def test_code_that_counts_by_its_configuration_is_not_cut() -> None:
 
     model = tiny.llama()
     model.layers[0].self_attn.__class__ = Counting
-    with pytest.raises(BadValue, match="its code reads num_attention_heads, which is not"):
+    with pytest.raises(BadValue, match="its code reads num_attention_heads, which pruning"):
         prune(model, "L0H0")
 
 

@@ -88,15 +88,15 @@ def test_what_is_drawn_from_may_be_said() -> None:
     found = compared(model, lambda _: text(), ["L0H0"], seeds=(1, 2), others="L1H3")[0]
     alone = effect(model, text(), "L1H3")
     assert found.random.low == found.random.high == (alone.ablated - alone.clean).mean().item()
-    with pytest.raises(BadValue, match="heads: 2 of 12 leave only 1 others to draw from"):
+    with pytest.raises(BadValue, match="heads: need 2 other heads to sample, got 1 of 12"):
         compared(model, text, ["L0H0,L0H1"], others="L1H3")
 
 
 def test_no_group_and_nothing_to_draw_from_are_refused() -> None:
     """An empty choice is no wish for every other head."""
-    with pytest.raises(BadValue, match="groups: expected at least one, got none; give heads"):
+    with pytest.raises(BadValue, match="groups: expected at least one group, got none; pass"):
         compared(causal(), lambda _: text(), [])
-    with pytest.raises(BadValue, match="heads: expected at least one, got none"):
+    with pytest.raises(BadValue, match="heads: expected at least one head, got none"):
         compared(causal(), lambda _: text(), ["L0H0"], others=[])
 
 
@@ -138,7 +138,7 @@ def test_a_loss_without_the_last_projection_is_that_with_it_or_refused(
     if config.is_encoder_decoder:
         ids["decoder_input_ids"] = ids["input_ids"][:, :5]
     assert next_token_loss(model, ids).isfinite().all()
-    with pytest.raises(BadValue, match="its embeddings are not all of its last projection"):
+    with pytest.raises(BadValue, match="its tied embeddings alone do not give its logits"):
         next_token_loss(model.model, ids)
 
 
@@ -157,8 +157,8 @@ def test_a_projection_that_scales_is_not_made_up() -> None:
         inner.config.scale_decoder_outputs = True
         reason = unpredicting(inner, inner(**two_texts()))
     assert reason is not None
-    assert reason.en == "its embeddings are not all of its last projection"
-    with pytest.raises(BadValue, match="its embeddings are not all of its last projection"):
+    assert reason.en == "its tied embeddings alone do not give its logits"
+    with pytest.raises(BadValue, match="its tied embeddings alone do not give its logits"):
         next_token_loss(inner, two_texts())
 
 

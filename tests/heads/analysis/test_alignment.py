@@ -91,5 +91,5 @@ def test_pairs_outside_of_the_weights_are_refused(pairs: tuple[tuple[int, int], 
 
 @pytest.mark.parametrize("name", ["queries", "keys"])
 def test_masks_of_another_length_are_refused(name: str) -> None:
-    with pytest.raises(BadValue, match=f"{name}: expected one boolean for each of"):
+    with pytest.raises(BadValue, match=f"{name}: expected a boolean mask of length"):
         Alignment().add({HEAD: EYE}, GOLD, **{name: torch.ones(7).bool()})

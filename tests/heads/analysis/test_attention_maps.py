@@ -79,5 +79,5 @@ def test_only_the_first_tokens_count() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1, 12, 12), (2, 1, 9, 9), (2, 12, 12)])
 def test_one_text_or_short_ones_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(BadValue, match=r"weights: expected \(texts, H, L, L\) of two texts"):
+    with pytest.raises(BadValue, match=r"weights: expected \(texts, H, L, L\) with at least 2"):
         variability(torch.ones(shape))

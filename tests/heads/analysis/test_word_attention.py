@@ -53,7 +53,7 @@ def test_rows_of_words_still_sum_to_one(length: int, seed: int) -> None:
 
 @pytest.mark.parametrize("words", [[[0], [1, 2]], [[0, 1], [1, 2], [3]], [[0, 1, 2, 3], []]])
 def test_words_that_are_not_the_pieces_are_refused(words: list[list[int]]) -> None:
-    with pytest.raises(BadValue, match="words: expected each of the 4 pieces in one word"):
+    with pytest.raises(BadValue, match="words: expected each of the 4 tokens in exactly"):
         merged(PIECES, words)
 
 
@@ -79,7 +79,7 @@ def test_pieces_beyond_the_weights_are_refused(
     queries: list[list[int]], keys: list[list[int]]
 ) -> None:
     name = "queries" if queries == [[4]] else "keys"
-    with pytest.raises(BadValue, match=f"{name}: expected pieces below 4, got"):
+    with pytest.raises(BadValue, match=f"{name}: expected token indices below 4, got"):
         between(PIECES, queries, keys)
 
 
@@ -119,7 +119,7 @@ def test_what_rolls_out_is_a_distribution_and_flows_at_least(
 
 def test_layers_must_agree() -> None:
     for layers in ([], [LOW, HIGH[:2, :2]], [LOW[:2]]):
-        with pytest.raises(BadValue, match=r"layers: expected one or more of one shape"):
+        with pytest.raises(BadValue, match=r"layers: expected tensors of one shape"):
             rollout(layers)
     with pytest.raises(BadValue, match=r"layers: expected matrices \(L, L\)"):
         flow([LOW[None]])

@@ -76,7 +76,7 @@ def test_what_a_query_may_not_see_is_not_allowed_and_not_zero() -> None:
 
 def test_projections_of_global_tokens_are_refused() -> None:
     module = own(mask=hw.global_tokens([0]) | hw.window(2, 2), global_projections=True)
-    with pytest.raises(BadValue, match="projects global tokens apart"), hw.capture(module):
+    with pytest.raises(BadValue, match="separate projections of global tokens"), hw.capture(module):
         pass
 
 
@@ -148,7 +148,7 @@ def test_what_is_wanted_is_what_is_measured() -> None:
     with pytest.raises(BadType, match=r"want: expected a collection of names.*want=\['entropy'\]"):
         measure(q, q, q, want="entropy")
     with (
-        pytest.raises(BadValue, match=r"rows: expected numbers of queries from 0 on, got -1"),
+        pytest.raises(BadValue, match=r"rows: expected query indices of at least 0, got -1"),
         hw.capture(own(), rows=[-1]),
     ):
         pass
@@ -188,13 +188,13 @@ def test_a_head_that_does_not_exist_is_an_error_and_not_nothing() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"separators": "ab"}, BadType, "separators: expected a collection of ids.*got 'ab'"),
-        ({"separators": ["a"]}, BadType, "separators: expected a collection of ids.*got 'a'"),
-        ({"punctuation": 3}, BadType, "punctuation: expected a collection of ids.*got 3"),
-        ({"punctuation": [-1]}, BadValue, "punctuation: expected ids of tokens.*got -1"),
+        ({"separators": "ab"}, BadType, "separators: expected a collection of token ids.*got 'ab'"),
+        ({"separators": ["a"]}, BadType, "separators: expected a collection of token ids.*got 'a'"),
+        ({"punctuation": 3}, BadType, "punctuation: expected a collection of token ids.*got 3"),
+        ({"punctuation": [-1]}, BadValue, "punctuation: expected token ids.*got -1"),
         ({"want": []}, BadValue, "want: expected at least one name, got none"),
         ({"want": 3}, BadType, "want: expected a collection of names, got int"),
-        ({"rows": 3}, BadType, "rows: expected a collection of numbers of queries, got int"),
+        ({"rows": 3}, BadType, "rows: expected a collection of query indices, got int"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(
@@ -288,7 +288,9 @@ def test_padding_may_answer_nan_and_a_token_may_not() -> None:
     x[1, 5] = torch.nan
     with (
         torch.no_grad(),
-        pytest.raises(BadValue, match=r"model: L0 answers NaN for real tokens \(sample 1, query 0"),
+        pytest.raises(
+            BadValue, match=r"model: L0 outputs NaN for tokens .*first at sample 1, query 0"
+        ),
         hw.capture(module),
     ):
         module(x, x, x, key_padding_mask=pad)
@@ -296,13 +298,13 @@ def test_padding_may_answer_nan_and_a_token_may_not() -> None:
 
 def test_a_module_that_python_does_not_run_is_refused() -> None:
     with (
-        pytest.raises(BadType, match="expected a module that Python runs, got int"),
+        pytest.raises(BadType, match=r"expected a plain nn.Module, got int"),
         hw.capture(3),  # type: ignore[arg-type]
     ):
         pass
     compiled = torch.compile(own(), backend="eager")
     with (
-        pytest.raises(BadType, match="got a compiled module, which shows nothing of its inside"),
+        pytest.raises(BadType, match="got a compiled module; capture the original"),
         hw.capture(compiled),
     ):
         pass
@@ -318,7 +320,7 @@ class Fused(nn.Module):
 def test_a_fused_model_says_that_nothing_was_seen_and_what_to_use() -> None:
     model = Fused().eval()
     with (
-        pytest.raises(BadValue, match=r"Fused never called an attention that can be captured.*use"),
+        pytest.raises(BadValue, match=r"Fused called no attention that can be captured.*use"),
         hw.capture(model),
     ):
         model(torch.randn(1, 2, 3, 4))

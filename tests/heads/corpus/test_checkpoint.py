@@ -80,7 +80,7 @@ def test_it_is_reported_without_the_model(whole: Path, lang) -> None:
     assert "a.txt" in written
     labels = [str(r[0]) for b in document.blocks if isinstance(b, Table) for r in b.rows]
     assert "L1H2" in labels
-    assert "documents cut" not in labels
+    assert "truncated documents" not in labels
 
 
 def named(head: str, name: str, value: float) -> Named:
@@ -101,7 +101,7 @@ def test_names_are_a_row_each_with_the_clearest_heads_first(whole: Path) -> None
     (table,) = [b for b in report(run).blocks if isinstance(b, Table) and str(b.head[1]) == "heads"]
     assert [[str(cell) for cell in row[:4]] for row in table.rows] == [
         ["local", "2", "L0H1 0.90, L0H0 0.60", "0.50"],
-        ["redundant with another", "1", "L0H1~L1H0 0.80", "0.50"],
+        ["redundant heads", "1", "L0H1~L1H0 0.80", "0.50"],
         ["<b>syntax</b>", "1", "L1H1 0.70", "0.50"],
     ]
     assert "3 of 6 heads have a name" in terminal.render(report(run), "en")
@@ -132,7 +132,7 @@ def test_what_was_cut_is_said(tmp_path: Path) -> None:
     file.write_text(" ".join(["cat"] * 41))
     toy = Loaded("toy", "directory", bert(), tokenizer())
     run = measure_corpus(toy, file, Options(truncate=True))
-    assert "documents cut" in terminal.render(report(run), "en")
+    assert "truncated documents" in terminal.render(report(run), "en")
 
 
 def test_three_kinds_of_attention_are_kept_apart(tmp_path: Path) -> None:
@@ -214,23 +214,26 @@ def unordered(folder: Path) -> None:
             lambda f: (f / JSON).write_text(" " * (2 << 20)),
             r"run\.json: too large: more than 1,048,576 bytes",
         ),
-        (lambda f: (f / JSON).write_text("7"), r"is not of layout headwise\.run/1"),
-        (lambda f: change(f, schema="headwise.run/2"), r"is not of layout headwise\.run/1"),
-        (lambda f: change(f, model={}), r"model of run\.json lacks an entry"),
-        (lambda f: change(f, corpus=None), r"corpus of run\.json lacks an entry"),
-        (lambda f: change(f, tensors={"file": 7}), r"tensors of run\.json lacks an entry"),
-        (lambda f: change(f, identity=[]), r"identity of run\.json lacks an entry"),
-        (lambda f: change(f, metrics=["entropy"]), "measured with other metrics"),
-        (lambda f: another(f / JSON, Path.mkdir), r"run\.json: no file, but a directory, device"),
-        (lambda f: another(f / JSON, os.mkfifo), r"run\.json: no file, but a directory, device"),
-        (lambda f: another(f / TENSORS, Path.mkdir), r"safetensors: no file, but a directory, dev"),
-        (lambda f: another(f / TENSORS, os.mkfifo), r"safetensors: no file, but a directory, dev"),
+        (lambda f: (f / JSON).write_text("7"), r"schema of run\.json is not headwise\.run/1"),
+        (
+            lambda f: change(f, schema="headwise.run/2"),
+            r"schema of run\.json is not headwise\.run/1",
+        ),
+        (lambda f: change(f, model={}), r"run\.json lacks an entry of model"),
+        (lambda f: change(f, corpus=None), r"run\.json lacks an entry of corpus"),
+        (lambda f: change(f, tensors={"file": 7}), r"run\.json lacks an entry of tensors"),
+        (lambda f: change(f, identity=[]), r"run\.json lacks an entry of identity"),
+        (lambda f: change(f, metrics=["entropy"]), "measured with the metrics of another"),
+        (lambda f: another(f / JSON, Path.mkdir), r"run\.json: not a file, but a directory, dev"),
+        (lambda f: another(f / JSON, os.mkfifo), r"run\.json: not a file, but a directory, dev"),
+        (lambda f: another(f / TENSORS, Path.mkdir), r"safetensors: not a file, but a directory,"),
+        (lambda f: another(f / TENSORS, os.mkfifo), r"safetensors: not a file, but a directory,"),
         (lambda f: (f / TENSORS).unlink(), r"run\.safetensors: no such file"),
         (lambda f: (f / TENSORS).write_bytes(b""), "SafetensorError"),
         (lambda f: (f / TENSORS).write_bytes(b"\xff" * 999), "SafetensorError"),
-        (other_tensors, r"run\.safetensors is not the one that run\.json was written with"),
-        (renamed, "expected sums that a corpus run adds up, got 'x/first/"),
-        (counted, "counts/apples is no sum that a run adds up"),
+        (other_tensors, r"run\.safetensors and run\.json do not belong together"),
+        (renamed, "expected the name of a sum of a corpus run, got 'x/first"),
+        (counted, "counts/apples is not the name of a sum"),
         (flattened, r"has shape \[\], not"),
         (unsaid, "JSONDecodeError"),
         (unordered, "its header does not list its tensors"),
@@ -240,7 +243,7 @@ def test_what_is_no_run_is_refused(folder: Path, damage: Break, said: str) -> No
     damage(folder)
     with pytest.raises(BadFile, match=said) as caught:
         open_run(folder)
-    start = f"open: expected a folder that --save has written, got {folder}: "
+    start = f"open: expected a folder from --save, got {folder}: "
     assert str(caught.value).startswith(start)
     assert caught.value.text.zh.startswith(f"open：应为 --save 写出的文件夹，收到 {folder}：")
 
@@ -258,12 +261,12 @@ def test_every_number_of_a_description_is_held_to_what_it_can_be(folder: Path) -
     for part, name in numbers:
         for number in (-1, 10**18, -(10**99), True, 1.5, float("nan"), None):
             put(part, name, number)
-            with pytest.raises(BadFile, match=rf"{part}(\.{name}: expected| of run\.json lacks)"):
+            with pytest.raises(BadFile, match=rf"{part}\.{name}: expected|lacks .* of {part}"):
                 open_run(folder)
     for part, name, said in (
-        ("model", "layers", "gives 3 layers, but run.safetensors has sums of 2"),
-        ("model", "heads", "gives 7 heads, but run.safetensors has sums of 6"),
-        ("corpus", "documents", "gives 4 documents, but run.safetensors has sums of 3"),
+        ("model", "layers", "lists 3 layers, but run.safetensors has 2"),
+        ("model", "heads", "lists 7 heads, but run.safetensors has 6"),
+        ("corpus", "documents", "lists 4 documents, but run.safetensors has 3"),
     ):
         put(part, name, whole[part][name] + 1)
         with pytest.raises(BadFile, match=re.escape(said)):
@@ -283,11 +286,11 @@ def filled(value: float) -> Change:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (filled(float("nan")), "holds NaN"),
-        (filled(float("inf")), "holds a number beyond all sums"),
-        (filled(1e308), "holds a number beyond all sums"),
-        (lambda sums: sums.float(), "is of torch.float32, not torch.float64"),
-        (lambda sums: sums.bool(), "is of torch.bool, not torch.float64"),
+        (filled(float("nan")), "contains NaN"),
+        (filled(float("inf")), "contains a number that is too large"),
+        (filled(1e308), "contains a number that is too large"),
+        (lambda sums: sums.float(), "has torch.float32, not torch.float64"),
+        (lambda sums: sums.bool(), "has torch.bool, not torch.float64"),
     ],
 )
 def test_every_sum_is_held_to_what_it_can_be(folder: Path, damage: Change, said: str) -> None:
@@ -351,10 +354,10 @@ def test_a_part_that_does_not_say_how_far_it_is_is_refused(tmp_path: Path) -> No
     same = job.identity()
     for said in ({"position": 1}, {"identity": same}, {"identity": same, "position": 3}):
         write_tensors(part, Half().tensors(), said)
-        with pytest.raises(BadFile, match=r"save: .* does not say how far the run was; take it"):
+        with pytest.raises(BadFile, match=r"save: .* lacks the position of the run; delete it"):
             run(job)
     part.write_bytes(b"half a fi")
-    with pytest.raises(BadFile, match=r"SafetensorError.*take it away to begin anew"):
+    with pytest.raises(BadFile, match=r"SafetensorError.*delete it to start again"):
         run(job)
 
 

@@ -27,7 +27,7 @@ def test_a_document_with_too_many_weights_is_refused() -> None:
 
     ids = {"input_ids": torch.zeros(1, 3000, dtype=torch.long)}
     document = CorpusDocument("a.jsonl:1", "x", alignment=((0, 0),))
-    with pytest.raises(BadValue, match=r"1024 heads from 3000 tokens to 3000 are more weights"):
+    with pytest.raises(BadValue, match=r"1024 heads, 3000 queries and 3000 keys have more"):
         check_size(document, ids, LlamaConfig())
     check_size(CorpusDocument("a.jsonl:1", "x"), ids, LlamaConfig())
 

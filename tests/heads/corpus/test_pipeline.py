@@ -226,7 +226,7 @@ def test_a_finished_run_is_opened_and_not_run_again(
     first = measure_corpus(loaded, corpus, Options(folder))
     monkeypatch.setattr(Measurer, "measure", None)
     again = measure_corpus(loaded, corpus, Options(folder), tell=said.append)
-    assert "this run is finished" in said[-1].en
+    assert "the run is already finished" in said[-1].en
     assert_same(first, again)
     assert_same(first, open_run(folder))
     assert open_run(folder).model == first.model
@@ -239,18 +239,18 @@ def test_another_run_is_not_gone_on_with(loaded: Loaded, corpus: Path, tmp_path:
     other = tmp_path / "b.txt"
     other.write_text("the cat", encoding="utf-8")
     wrong = (
-        (other, Options(folder), "differs in the corpus;"),
-        (corpus, Options(folder, truncate=True), "differs in --truncate;"),
-        (corpus, Options(folder, paragraphs=True), "differs in --paragraphs;"),
-        (corpus, Options(folder, names=False), "differs in --no-names;"),
+        (other, Options(folder), "the corpus;"),
+        (corpus, Options(folder, truncate=True), "--truncate;"),
+        (corpus, Options(folder, paragraphs=True), "--paragraphs;"),
+        (corpus, Options(folder, names=False), "--no-names;"),
     )
     for file, options, said in wrong:
-        with pytest.raises(BadFile, match=f"save: .* holds another run, which {said}"):
+        with pytest.raises(BadFile, match=f"save: the run in .* differs in {said}"):
             measure_corpus(loaded, file, options)
     changed = load(loaded.name)
     with torch.no_grad():
         next(iter(changed.model.parameters())).view(-1)[0] += 1
-    with pytest.raises(BadFile, match="another run, which differs in the model;"):
+    with pytest.raises(BadFile, match="run differs in the model;"):
         measure_corpus(changed, corpus, Options(folder))
 
 
@@ -267,7 +267,7 @@ def test_a_model_is_the_same_whenever_it_is_loaded(loaded: Loaded, corpus: Path)
 def test_nor_is_another_that_was_interrupted(loaded: Loaded, corpus: Path, tmp_path: Path) -> None:
     found = look_through(corpus)
     pipeline.run(CorpusJob(Measurer(loaded), found, tmp_path))
-    with pytest.raises(BadFile, match=r"another run, which differs in --truncate;"):
+    with pytest.raises(BadFile, match=r"differs in --truncate;"):
         pipeline.run(CorpusJob(Measurer(loaded, truncate=True), found, tmp_path))
     part = tmp_path / "part-0-of-1.safetensors"
     part.rename(tmp_path / "part-0-of-2.safetensors")
@@ -281,7 +281,7 @@ def test_a_document_that_cannot_be_read_is_named_before_any_is_run(
     file = tmp_path / "a.txt"
     file.write_text("the cat\n" + " ".join(["cat"] * 41), encoding="utf-8")
     monkeypatch.setattr(Measurer, "measure", None)
-    with pytest.raises(BadFile, match=r"corpus: a\.txt:2: sentence: 43 tokens, .*--truncate"):
+    with pytest.raises(BadFile, match=r"corpus: a\.txt:2: sentence: got 43 .*--truncate"):
         measure_corpus(loaded, file, Options(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
     monkeypatch.undo()
@@ -314,7 +314,7 @@ def test_a_document_that_fails_is_named_and_the_others_are_kept(
 def test_a_corpus_that_changes_meanwhile_is_refused(loaded: Loaded, corpus: Path) -> None:
     found = look_through(corpus)
     corpus.write_text("the cat", encoding="utf-8")
-    with pytest.raises(BadFile, match=r"a\.txt was changed while it was read; run again"):
+    with pytest.raises(BadFile, match=r"a\.txt was changed during the run; run again"):
         pipeline.run(CorpusJob(Measurer(loaded), found))
 
 
@@ -368,16 +368,14 @@ def test_sums_that_would_not_be_read_again_are_not_written(
     loaded: Loaded, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint, "MOST_TENSOR_BYTES", 999)
-    with pytest.raises(BadFile, match=r"save: what was measured takes .* bytes, and at most 999"):
+    with pytest.raises(BadFile, match=r"save: the result has .* bytes, but at most 999"):
         measure_corpus(loaded, corpus, Options(tmp_path / "run"))
     assert list((tmp_path / "run").iterdir()) == []
     monkeypatch.undo()
     many = Gathered()
     for number in range(accumulated.MOST_NAMES + 1):
         many.first.evidence.syntax.sums.add(f"{number}/offsets", torch.zeros(1))
-    with pytest.raises(
-        BadValue, match=r"save: 65537 sums under first/evidence/syntax, and at most"
-    ):
+    with pytest.raises(BadValue, match=r"save: first/evidence/syntax has 65537 sums, but at most"):
         many.kept()
 
 
@@ -397,7 +395,7 @@ def test_heads_that_are_too_many_to_compare_are_measured_and_the_run_opens(
     assert set(tensors(few)) == set(tensors(whole)) - left_out
     again = open_run(tmp_path / "b")
     assert_same(few, again)
-    assert "called redundant: heads are not compared" in terminal.render(report(again), "en")
+    assert "named redundant: heads are not compared" in terminal.render(report(again), "en")
     monkeypatch.setattr(similarity, "MOST_PAIRS", 27)
     assert "Heads are not compared" not in terminal.render(report(open_run(tmp_path / "a")), "en")
 

@@ -117,21 +117,21 @@ def test_what_cannot_be_probed_is_refused(tmp_path: Path) -> None:
     for positions in range(1, 2 * FEWEST):
         with pytest.raises(
             BadValue,
-            match=rf"probe: it has 8 tokens at least, and toy takes at most {positions}; give a",
+            match=rf"the probe has at least 8 tokens, but toy accepts at most {positions}; use",
         ) as caught:
             sequences(toy(positions=positions))
         assert "--truncate" not in caught.value.text.zh
     with pytest.raises(
-        BadValue, match=r"probe: toy has 15 ordinary tokens, and the probe takes 18"
+        BadValue, match=r"probe: the probe needs 18 different tokens, but toy has 15"
     ):
         sequences(Loaded("toy", "directory", gpt2(), tokenizer()))
     with pytest.raises(
-        BadValue, match=r"probe: toy has 18 ordinary tokens, and the probe takes 25"
+        BadValue, match=r"probe: the probe needs 25 different tokens, but toy has 18"
     ):
         sequences(toy(20))
     with pytest.raises(BadValue, match=r"seed: expected a number from 0 to .*, got -1; use 0"):
         sequences(toy(), seed=-1)
     both = Loaded("toy", "directory", bart(), tokenizer())
     both.model.config.max_position_embeddings = 128
-    with pytest.raises(BadValue, match=r"probe: toy has a decoder that reads another text; give a"):
+    with pytest.raises(BadValue, match=r"probe: toy is an encoder-decoder, which the probe"):
         sequences(both)

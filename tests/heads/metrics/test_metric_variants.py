@@ -383,5 +383,5 @@ def test_a_formula_says_which_queries_count(metric: Metric) -> None:
 
 def test_the_rarest_formula_says_who_may_be_it() -> None:
     (rarest,) = (metric for metric in EVERY if metric.name == "rarest")
-    assert "first token and special ones" in rarest.formula.en
+    assert "first token and special tokens" in rarest.formula.en
     assert "首个词元与特殊词元" in rarest.formula.zh

@@ -86,7 +86,7 @@ def test_a_pickle_that_does_more_than_hold_tensors_is_not_run(tmp_path: Path) ->
 
 
 def test_what_is_no_dictionary_of_tensors_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match="expected a dictionary of tensors; get it again"):
+    with pytest.raises(BadFile, match="expected a dictionary of tensors; download it"):
         convert(written(tmp_path, {"a": 3}))
 
 

@@ -68,26 +68,26 @@ def test_each_kind_of_tensor_is_read_as_the_format_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [*range(0, len(GOOD), 7), len(GOOD) - 1])
 def test_a_file_cut_anywhere_is_refused(tmp_path: Path, end: int) -> None:
-    with pytest.raises(BadFile, match=r"cannot read a.gguf: it (ends|does not begin)"):
+    with pytest.raises(BadFile, match=r"cannot read a.gguf: it (ends|is not a GGUF file)"):
         read(at(tmp_path, GOOD[:end]))
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"<html>" * 20, "does not begin like a GGUF"),
-        (GOOD.replace(b"GGUF\x03", b"GGUF\x09"), "does not begin like a GGUF"),
-        (gguf(string("k") + struct.pack("<I", 99), 1, (), b""), "a kind 99"),
-        (gguf(string("k") + struct.pack("<IIQ", 9, 9, 1), 1, (), b""), "a kind 9"),
+        (b"<html>" * 20, "is not a GGUF file"),
+        (GOOD.replace(b"GGUF\x03", b"GGUF\x09"), "is not a GGUF file"),
+        (gguf(string("k") + struct.pack("<I", 99), 1, (), b""), "value type 99"),
+        (gguf(string("k") + struct.pack("<IIQ", 9, 9, 1), 1, (), b""), "value type 9 "),
         (gguf(string("k") + struct.pack("<IIQ", 9, 4, 1 << 60), 1, (), b""), "ends too early"),
         (gguf(string("k") + struct.pack("<IQ", 8, 1 << 63), 1, (), b""), "ends too early"),
-        (gguf(b"", 0, (entry("w", (32,), 2, 0),), b"\0" * 64), "w is a tensor of a kind 2"),
+        (gguf(b"", 0, (entry("w", (32,), 2, 0),), b"\0" * 64), "w has the tensor type 2"),
         (gguf(b"", 0, (entry("w", (1,) * 5, 0, 0),), b"\0" * 64), "w has 5 axes"),
-        (gguf(b"", 0, (entry("w", (33,), 8, 0),), b"\0" * 64), "no whole blocks"),
+        (gguf(b"", 0, (entry("w", (33,), 8, 0),), b"\0" * 64), "not whole blocks"),
         (gguf(b"", 0, (entry("w", (1 << 40,), 0, 0),), b"\0" * 64), "ends within w"),
         (
             gguf(string("general.alignment") + struct.pack("<II", 4, 0), 1, (), b""),
-            "general.alignment is no size",
+            "general.alignment is not a size",
         ),
     ],
 )

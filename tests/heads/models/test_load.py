@@ -82,7 +82,9 @@ def test_a_pickle_is_never_opened(copy: Path, tmp_path: Path, name: str, evil: b
     mark = tmp_path / "executed"
     (copy / "model.safetensors").unlink()
     torch.save({"weight": Evil(mark) if evil else torch.ones(2)}, copy / name)
-    with pytest.raises(BadFile, match=rf"are a pickle \({name}\), .* never opened; .*safetensors"):
+    with pytest.raises(
+        BadFile, match=rf"are a pickle \({name}\), .* never loaded; .*save_pretrained"
+    ):
         load(str(copy))
     assert not mark.exists()
 
@@ -132,7 +134,7 @@ def test_an_index_names_safetensors_in_the_folder_and_nothing_else(
     torch.save({"weight": torch.ones(2)}, copy / "weights.bin")
     index = {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": file}}
     (copy / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(BadFile, match=r"index.json: expected the names of .safetensors files bes"):
+    with pytest.raises(BadFile, match=r"index.json: expected the names of .safetensors files in "):
         load(str(copy))
     assert asked == []
 
@@ -268,14 +270,14 @@ def test_settings_that_choose_code_or_files_are_taken_out_however_deep() -> None
 def test_quantised_weights_are_refused(copy: Path, nested: bool) -> None:
     values = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
     changed(copy, **({"text_config": values} if nested else values))
-    with pytest.raises(BadFile, match=r"weights are quantised .*; give the model as it was bef"):
+    with pytest.raises(BadFile, match=r"weights are quantised .*; use the original model"):
         load(str(copy))
 
 
 @pytest.mark.parametrize("kind", [None, "", 3, ["bert"]])
 def test_a_config_says_what_kind_of_model_it_is_of(copy: Path, kind: object) -> None:
     changed(copy, model_type=kind)
-    with pytest.raises(BadFile, match=r"config.json: expected the kind of model as model_type"):
+    with pytest.raises(BadFile, match=r"config.json: expected the architecture as model_type"):
         load(str(copy))
 
 
@@ -312,7 +314,7 @@ def test_weights_that_are_no_numbers_are_named(copy: Path, value: float) -> None
     wrong = next(name for name in weights if "query.weight" in name)
     weights[wrong][1, 2] = value
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(BadFile, match=rf"{wrong} holds 1 weights that are NaN or infinite"):
+    with pytest.raises(BadFile, match=rf"{wrong} has 1 weights that are NaN or infinite"):
         load(str(copy))
 
 
@@ -383,7 +385,7 @@ def test_a_pickle_from_the_hub_is_not_opened(cached: Path, monkeypatch: pytest.M
     asked = opened_by_pickle(monkeypatch)
     (cached / "model.safetensors").unlink()
     torch.save({"weight": torch.ones(2)}, cached / "pytorch_model.bin")
-    with pytest.raises(BadFile, match=r"'somebody/tiny' has no model.safetensors that can be got"):
+    with pytest.raises(BadFile, match=r"'somebody/tiny' has no model.safetensors on the hub"):
         load("somebody/tiny")
     assert asked == []
 
@@ -410,7 +412,7 @@ def test_weights_that_are_missing_are_not_made_up(copy: Path) -> None:
     gone = next(name for name in weights if "query.weight" in name)
     del weights[gone]
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(BadFile, match=r"lacks 1 weights \(.*query.weight\), which would be random"):
+    with pytest.raises(BadFile, match=r"lacks 1 weights \(.*query.weight\); save the whole model"):
         load(str(copy))
 
 
@@ -451,10 +453,10 @@ def changed(copy: Path, **values: object) -> None:
     ("values", "said"),
     [
         ({"num_hidden_layers": 10**9}, "num_hidden_layers: expected .* 0 to 1024, got 1000000000"),
-        ({"num_hidden_layers": -1}, "num_hidden_layers: expected a whole number from 0 to 1024"),
-        ({"hidden_size": 2**40}, "hidden_size: expected a whole number from 0 to 16777216"),
-        ({"hidden_size": "21"}, "hidden_size: expected a whole number .*, got '21'"),
-        ({"text_config": {"n_layer": 10**9}}, "n_layer: expected a whole number from 0 to 1024"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers: expected an integer from 0 to 1024"),
+        ({"hidden_size": 2**40}, "hidden_size: expected an integer from 0 to 16777216"),
+        ({"hidden_size": "21"}, "hidden_size: expected an integer .*, got '21'"),
+        ({"text_config": {"n_layer": 10**9}}, "n_layer: expected an integer from 0 to 1024"),
     ],
 )
 def test_sizes_are_bounded_before_anything_is_built(
@@ -473,7 +475,7 @@ def test_a_config_of_any_size_is_not_read(copy: Path) -> None:
 
 def test_a_pipe_among_the_files_is_not_waited_for(copy: Path) -> None:
     os.mkfifo(copy / "vocab.txt")
-    with pytest.raises(BadFile, match=r"vocab.txt is a device, pipe or socket, and a model is"):
+    with pytest.raises(BadFile, match=r"vocab.txt is a device, pipe or socket; remove it"):
         load(str(copy))
 
 

@@ -147,8 +147,8 @@ def test_sound_is_read_between_minus_one_and_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "count", "why"),
     [
-        ((2, 2, RATE), 4, "got 2 channels, 16 bits, 16000 samples a second"),
-        ((1, 2, 44100), 4, "got 1 channels, 16 bits, 44100 samples a second"),
+        ((2, 2, RATE), 4, "got 2 channels, 16 bits, 16000 samples per second"),
+        ((1, 2, 44100), 4, "got 1 channels, 16 bits, 44100 samples per second"),
         ((1, 2, RATE), 0, "got 0 samples"),
         ((1, 2, RATE), RATE * 30 + 1, "got 480001 samples"),
     ],
@@ -164,7 +164,7 @@ def test_other_sound_is_refused(
 @pytest.mark.parametrize("content", [b"", b"RIFF", b"\x00\xff" * 50])
 def test_what_is_no_sound_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.wav").write_bytes(content)
-    with pytest.raises(BadFile, match=r"a\.wav: expected a WAV file of one channel"):
+    with pytest.raises(BadFile, match=r"a\.wav: expected a WAV file of 1 channel"):
         sound(str(tmp_path / "a.wav"))
     with pytest.raises(BadFile, match="got No such file"):
         sound(str(tmp_path / "none.wav"))
@@ -175,7 +175,9 @@ def test_what_is_no_sound_is_refused(tmp_path: Path, content: bytes) -> None:
 def test_a_sentence_is_not_what_it_hears() -> None:
     model = torch.nn.Module()
     model.main_input_name = "input_features"  # type: ignore[assignment]
-    with pytest.raises(BadValue, match=r"whisper hears sound.* --corpus FILE\.jsonl with lines"):
+    with pytest.raises(
+        BadValue, match=r"whisper is a speech model.* --corpus FILE\.jsonl with lines"
+    ):
         inspect(Loaded("whisper", "packaged", model, None), "What is said?")
 
 
@@ -194,7 +196,7 @@ def test_it_hears_what_is_said() -> None:
     assert loaded.tokenizer.decode(ids, skip_special_tokens=True).strip() == said
     given = sound_inputs(loaded.model, loaded.tokenizer, file, f" {said}")
     assert given["decoder_input_ids"][0].tolist() == ids
-    with pytest.raises(BadValue, match="target: 502 tokens, and the model takes at most 448"):
+    with pytest.raises(BadValue, match="target: got 502 tokens, but the model accepts at most 448"):
         sound_inputs(loaded.model, loaded.tokenizer, file, " the" * 500)
     with torch.no_grad():
         features = inputs["input_features"]

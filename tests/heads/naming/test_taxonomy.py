@@ -135,9 +135,9 @@ def test_evidence_merges_and_is_written_and_read() -> None:
 
 
 def test_tensors_of_something_else_are_refused() -> None:
-    with pytest.raises(BadFile, match=r"evidence: expected sums that Evidence.tensors\(\) writes"):
+    with pytest.raises(BadFile, match=r"evidence: expected sums from Evidence.tensors\(\)"):
         Evidence.from_tensors({"other/L0": torch.zeros(1, dtype=torch.float64)})
-    with pytest.raises(BadFile, match="tally: expected finite float64 sums"):
+    with pytest.raises(BadFile, match="sums: expected finite float64 sums"):
         Evidence.from_tensors({"metrics/L0": torch.zeros(1)})
 
 
@@ -152,7 +152,7 @@ def test_halves_of_different_models_are_refused() -> None:
 @pytest.mark.parametrize("error", [0.0, 1.0, -1, math.nan])
 def test_an_error_that_is_no_chance_is_refused(error: float) -> None:
     one = evidence(HEADS[:2], 3, 1)
-    with pytest.raises(BadValue, match="error: expected a chance between 0 and 1"):
+    with pytest.raises(BadValue, match="error: expected a probability between 0 and 1"):
         taxonomy(one, one, one, error=error)
 
 
@@ -243,7 +243,7 @@ def test_a_model_that_was_changed_has_no_copy_of_its_configuration() -> None:
     model = bert(0)
     assert isinstance(model.embeddings, nn.Module)
     model.embeddings.word_embeddings = nn.Embedding(7, 24)
-    with pytest.raises(BadType, match="model: expected the parts that its configuration says"):
+    with pytest.raises(BadType, match="model: expected the parameters of its configuration"):
         random_copy(model)
 
 
@@ -253,5 +253,5 @@ def test_what_cannot_begin_again_is_refused() -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.ones(2))
 
-    with pytest.raises(BadType, match=r"model: expected modules that can begin again, got Own"):
+    with pytest.raises(BadType, match=r"model: expected modules with reset_parameters, got Own"):
         random_copy(Own())

@@ -26,7 +26,7 @@ def test_sums_of_one_name_add_up_and_the_others_are_kept() -> None:
 def test_another_shape_does_not_add_up() -> None:
     kept = Accumulator()
     kept.add("a", torch.zeros(2))
-    with pytest.raises(BadValue, match=r"tally: a had shape \(2,\) and now has \(3,\); keep one"):
+    with pytest.raises(BadValue, match=r"sums: expected shape \(2,\) for a, got \(3,\); use one"):
         kept.add("a", torch.zeros(3))
 
 
@@ -48,7 +48,7 @@ def test_what_is_written_is_read_back() -> None:
     ],
 )
 def test_anything_else_is_refused(name: str, tensor: Tensor) -> None:
-    with pytest.raises(BadFile, match="tally: expected finite float64 sums as"):
+    with pytest.raises(BadFile, match="sums: expected finite float64 sums from"):
         Accumulator.from_tensors({name: tensor})
 
 

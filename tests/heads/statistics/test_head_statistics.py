@@ -60,7 +60,7 @@ def test_other_metrics_do_not_merge() -> None:
 
 def test_another_number_of_heads_does_not_merge() -> None:
     found = seen(1)
-    with pytest.raises(BadValue, match="statistics: a layer had 2 heads and now has 3"):
+    with pytest.raises(BadValue, match="statistics: expected 2 heads in a layer, got 3"):
         found.add(LOW, block(4, 0, heads=3))
 
 
@@ -97,7 +97,7 @@ def test_chosen_metrics_are_measured_alone() -> None:
 )
 def test_tensors_of_another_form_are_refused(name: str, tensor: Tensor) -> None:
     written = {**seen(1).tensors(), name: tensor}
-    with pytest.raises(BadFile, match=r"statistics: expected the sums that Statistics.tensors"):
+    with pytest.raises(BadFile, match=r"statistics: expected sums from Statistics.tensors"):
         Statistics.from_tensors(written)
 
 
@@ -127,10 +127,10 @@ def test_a_metric_that_was_not_measured_has_no_value() -> None:
     few.add(LOW, block(5, 1))
     for ask in (lambda: few.value(METRICS[2], Head(LOW, 0)), lambda: few.uniform(METRICS[2], LOW)):
         with pytest.raises(
-            BadValue, match=r"metric: distance was not measured; there are entropy, "
+            BadValue, match=r"metric: distance was not measured; expected one of entropy, "
         ):
             ask()
     with pytest.raises(BadValue, match=r"metric: 'entropy' was not measured"):
         few.value("entropy", Head(LOW, 0))  # type: ignore[arg-type]
-    with pytest.raises(BadType, match=r"head: expected a Head, got 'L0H0'; Head.parse"):
+    with pytest.raises(BadType, match=r"head: expected a Head, got 'L0H0'; use Head.parse"):
         few.value(METRICS[0], "L0H0")  # type: ignore[arg-type]

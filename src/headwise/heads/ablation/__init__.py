@@ -1,13 +1,13 @@
-"""Ablation: what heads contribute to the output of a model.
+"""Ablation: remove heads from a model and measure the effect on its loss.
 
-sites            the attention modules of a model
+sites            find the attention modules of a model
 hooks            read and replace the outputs of heads in a forward pass
 methods          zero, mean, resample and uniform ablation: formulas, sources, replacements
-ablate           ablate heads in a context
-loss             batches of inputs and the loss of each example
+ablate           the context manager `ablate`
+loss             batches of model inputs, and the next-token loss of each example
 loss_effects     the change of the loss with confidence intervals; gradient importance
-curve            the loss as more heads are removed, compared with as many random heads
-prune, shrink    a smaller model without the heads
+curve            the loss as more heads are removed, compared with equally many random heads
+prune, shrink    copy a model without some of its heads
 experiment/      the experiment and the report of ``headwise ablate``
 """
 

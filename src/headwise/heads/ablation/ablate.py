@@ -1,4 +1,4 @@
-"""Ablate heads of a model in a context."""
+"""`ablate`, the context manager that ablates heads of a model."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ from headwise.heads.names import Head, Layer, by_layer
 
 @dataclass(frozen=True)
 class Ablation:
-    """The ablated heads and the method."""
+    """The ablated heads and the ablation method."""
 
     heads: tuple[Head, ...]
     kind: Method
@@ -41,24 +41,25 @@ def ablate(
 ) -> Iterator[Ablation]:
     """Ablate heads of a model inside a ``with`` statement.
 
-    Works on transformers (>= 5) models and on modules that contain `torch.nn.MultiheadAttention` or
+    Supports transformers (>= 5) models and modules that contain `torch.nn.MultiheadAttention` or
     `headwise.MultiheadAttention`. The model is restored on exit, also after an error.
 
     Args:
         model: the model.
-        heads: names such as "L0H2,cross.L1H8", counted from 0, as `headwise inspect` shows them.
-        kind: "zero", "mean", "resample" or "uniform"; formulas and sources are in
-            `headwise.heads.ablation.METHODS`.
-        reference: for "mean" and "resample", the reference batches, each a mapping of inputs, a
+        heads: the heads to ablate: names such as "L0H2,cross.L1H8", counted from 0, as in
+            `headwise inspect`, or a collection of `Head`.
+        kind: "zero", "mean", "resample" or "uniform"; `headwise.heads.ablation.METHODS` lists the
+            formulas and sources.
+        reference: the reference batches of "mean" and "resample": each is a mapping of inputs, a
             tuple or a tensor.
-        seed: for "resample", the seed of the sampled reference texts.
+        seed: the seed with which "resample" samples reference texts.
 
     Yields:
-        An `Ablation` with the heads and the method.
+        An `Ablation` with the ablated heads and the method.
 
     Raises:
-        BadType, BadValue: if a head does not exist, the kind is unknown, the reference is missing
-            or of another length, or the model has attention modules of unknown architecture.
+        BadType, BadValue: if a head does not exist, ``kind`` is unknown, ``reference`` is missing
+            or has texts of another length, or the architecture of the model is not supported.
 
     Example:
         >>> import headwise as hw
@@ -92,7 +93,7 @@ def ablate(
 
 
 def grouped(heads: Collection[Head]) -> dict[Layer, list[int]]:
-    """The numbers of heads in each layer, ascending.
+    """Return the sorted head numbers of each layer.
 
     Example:
         >>> grouped(parsed("L1H2,L0H1,L1H0"))

@@ -1,4 +1,4 @@
-"""The loss as more and more heads are ablated, compared with as many random heads."""
+"""Measure the loss as more heads are ablated, and compare with equally many random heads."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ SEEDS = tuple(range(10))
 
 @dataclass(frozen=True)
 class Comparison:
-    """The effect of ablating heads, and of ablating as many random heads.
+    """The effect of ablating some heads, and of ablating equally many random heads.
 
     Attributes:
-        heads: the heads.
-        theirs: the rise of the loss without them, with its interval over seeds.
-        random: the rise without as many others, sampled for each seed.
+        heads: the selected heads.
+        theirs: the loss increase without the selected heads, with its interval over seeds.
+        random: the loss increase without equally many other heads, sampled for each seed.
         more: ``theirs - random``, paired by seed.
     """
 
@@ -51,15 +51,15 @@ def against_random(
     seeds: Sequence[int] = SEEDS,
     how: How | None = None,
 ) -> Comparison:
-    """Ablate heads, and as many random others, on the same texts, once for each seed.
+    """Ablate heads and, on the same texts, equally many random other heads, once for each seed.
 
-    Select the heads on other texts than those of ``batch``; otherwise the comparison is biased.
+    Select the heads on different texts from those of ``batch``; otherwise the result is biased.
 
-    The arguments are those of `headwise.heads.ablation.effect`, but ``batch`` maps a seed to its
-    texts, and ``seeds`` are at least two, each for its texts and its random heads.
+    The arguments are those of `headwise.heads.ablation.effect`, except that ``batch`` is a function
+    from a seed to its texts. Each of the ``seeds``, at least two, also samples its random heads.
 
     Raises:
-        BadType, BadValue: as `headwise.heads.ablation.effect`; or if there are not as many other
+        BadType, BadValue: as `headwise.heads.ablation.effect`; or if the model has too few other
             heads.
 
     Source: Olsson et al. 2022, argument 3 (ablation), with the control of Michel et al. 2019 and
@@ -78,18 +78,18 @@ def compared(
     how: How | None = None,
     others: Group | None = None,
 ) -> tuple[Comparison, ...]:
-    """Compare each of several groups of heads with as many random heads, on the same texts.
+    """Compare each group of heads with equally many random heads on the same texts.
 
-    Each seed samples one order of the other heads; a group of n is compared with its first n.
+    Each seed shuffles the other heads once; a group of n heads is compared with the first n.
 
-    ``others`` are the heads to sample from, by default those in no group; the other arguments are
-    those of `against_random`.
+    ``others`` are the heads to sample from, by default all heads outside the groups. The remaining
+    arguments are those of `against_random`.
 
     Raises:
-        BadType, BadValue: as `against_random`; or if there is no group.
+        BadType, BadValue: as `against_random`; or if ``groups`` is empty.
     """
     if not groups:
-        raise BadValue("groups: expected at least one, got none; give heads, such as ['L0H2,L1H8']")
+        raise BadValue("groups: expected at least one group, got none; pass, e.g., ['L0H2,L1H8']")
     selected, every = [parsed(group) for group in groups], every_head(sites(model))
     in_groups = {head for group in selected for head in group}
     rest = tuple(head for head in every if head not in in_groups)
@@ -97,7 +97,7 @@ def compared(
     most = max(map(len, selected))
     if len(pool) < most:
         raise BadValue(
-            "heads: {most} of {num_every} leave only {num_pool} others to draw from; choose fewer",
+            "heads: need {most} other heads to sample, got {num_pool} of {num_every}; choose fewer",
             most=most,
             num_every=len(every),
             num_pool=len(pool),
@@ -123,17 +123,17 @@ def repeated(
     times: int = 4,
     seed: int = 0,
 ) -> Tensor:
-    """Repeated random tokens (B, period · times): predictable from earlier occurrences only.
+    """Return repeated random tokens (B, period · times), predictable only from their repetition.
 
     Args:
-        vocabulary: the ids to sample from, or their number; without special tokens.
-        texts: B.
-        period: the number of tokens before they repeat.
-        times: the number of repetitions.
-        seed: the seed of the samples.
+        vocabulary: the token ids to sample from, or their number; without special tokens.
+        texts: the number of texts, B.
+        period: the length of the repeated sequence.
+        times: the number of times that the sequence occurs.
+        seed: the seed of the sampling.
 
     Raises:
-        BadValue: if a number is too small.
+        BadValue: if ``vocabulary``, ``texts``, ``period`` or ``times`` is too small.
 
     Source: Olsson et al. 2022, on in-context learning: 25 random tokens, repeated 4 times.
 
@@ -147,15 +147,15 @@ def repeated(
             raise BadValue("{name}: expected at least 1, got {number}", name=name, number=number)
     if times < 2:
         raise BadValue(
-            "times: expected at least 2, so that something comes again, got {times}", times=times
+            "times: expected at least 2 occurrences of the sequence, got {times}", times=times
         )
     generator = torch.Generator().manual_seed(seed)
     sampled = torch.randint(len(ids), (texts, period), generator=generator)
     return ids[sampled].repeat(1, times)
 
 
-STEP = 0.1  # the share of heads ablated per step: Michel et al. 2019, section 4.2
-ORDERS = ("importance", "random", "given")  # least important first, random order, or as given
+STEP = 0.1  # the fraction of heads ablated per step: Michel et al. 2019, section 4.2
+ORDERS = ("importance", "random", "given")  # least important first, random, or argument order
 
 
 @dataclass(frozen=True)
@@ -164,9 +164,9 @@ class Point:
 
     Attributes:
         removed: the heads ablated so far.
-        share: their share of all heads.
+        share: the fraction of all heads that is ablated.
         loss: the mean loss over the corpus, with its interval over examples.
-        rise: the loss minus that of the intact model, with its paired interval over examples.
+        rise: the loss minus the loss of the intact model, with its paired interval over examples.
     """
 
     removed: tuple[Head, ...]
@@ -186,24 +186,26 @@ def curve(
     until: float = 1.0,
     how: How | None = None,
 ) -> tuple[Point, ...]:
-    """The loss with 0 %, 10 %, 20 % … of the heads ablated, by default the least important first.
+    """Measure the loss with 0 %, 10 %, 20 % … of the heads ablated, by default by importance.
 
-    The importance of the remaining heads is measured anew at each step.
+    In order of importance, the least important heads are ablated first, and the importance of the
+    remaining heads is measured again at each step.
 
     Args:
-        model: in eval mode.
+        model: a model in eval mode.
         batches: the corpus.
-        loss: takes the model and a batch, and returns one loss for each example.
-        order: "importance", "given", or "random" for a baseline: Budhraja et al. 2020 found random
-            heads about as good to remove, if the rest is trained further.
+        loss: a function of the model and a batch that returns one loss for each example.
+        order: "importance" for the least important first, "given" for the order of ``heads``, or
+            "random" as a baseline: Budhraja et al. 2020 prune random heads about as well, if the
+            model is trained further.
         heads: the heads to ablate, such as "L0H2,L1H8"; None for every head, layer by layer.
-        step: the share of them ablated at each step.
-        until: the share at which to stop.
-        how: the method, and the seed of a random order.
+        step: the fraction of ``heads`` ablated at each step.
+        until: the fraction of ``heads`` at which to stop.
+        how: the ablation method, and the seed of a random order.
 
     Raises:
-        BadType, BadValue: as `effect`; or if a share is not between 0 and 1, or a head does not
-            exist.
+        BadType, BadValue: as `effect`; or if ``step`` or ``until`` is not in (0, 1], or a head does
+            not exist.
 
     Source: Michel et al. 2019, section 4.2.
 
@@ -220,8 +222,8 @@ def curve(
     for name, share in (("step", step), ("until", until)):
         if not 0 < share <= 1:
             raise BadValue(
-                "{name}: expected a share above 0 and at most 1, got {share}; 0.1 is a "
-                "tenth of all heads",
+                "{name}: expected a fraction above 0 and at most 1, got {share}; 0.1 is a "
+                "tenth of the heads",
                 name=name,
                 share=share,
             )
@@ -250,7 +252,7 @@ def curve(
 
 
 def _numbers(total: int, step: float, until: float) -> list[int]:
-    """The number of heads ablated after each step; each step ablates at least one.
+    """Return the number of heads ablated after each step; each step ablates at least one head.
 
     Example:
         >>> _numbers(12, 0.25, 1.0), _numbers(3, 0.1, 0.7)
@@ -269,7 +271,7 @@ def _shuffled(heads: tuple[Head, ...], seed: int) -> tuple[Head, ...]:
 def _least_important_first(
     model: nn.Module, corpus: list[Batch], removed: list[Head], loss: Loss, how: How
 ) -> tuple[Head, ...]:
-    """Every head, with some heads ablated."""
+    """Rank every head by its importance while the ``removed`` heads are ablated."""
     if not removed:
         return importance(model, corpus, loss).ranking()
     with ablate(model, removed, how.kind, reference=how.reference, seed=how.seed):

@@ -1,9 +1,9 @@
 """Hooks that read and replace the outputs of heads in a forward pass.
 
-The input of the output projection is the concatenation of the outputs of the heads, so a hook there
-has access to each head. `torch.nn.MultiheadAttention` calls no module there: inside the context its
-``forward`` is that of a `headwise.MultiheadAttention` that computes with views of its parameters.
-Nothing is copied, and gradients reach the original parameters.
+The input of the output projection is the concatenation of the head outputs, so a pre-hook on the
+projection can change each head. `torch.nn.MultiheadAttention` does not call its projection as a
+module. Inside the context, its ``forward`` is therefore that of a `headwise.MultiheadAttention`
+with views of the same parameters: nothing is copied, and gradients reach the original parameters.
 """
 
 from collections import Counter
@@ -22,16 +22,16 @@ from headwise.heads.names import Layer
 from headwise.nn import MultiheadAttention
 from headwise.nn.projections import attribute
 
-TWIN = "headwise_twin"  # the attribute that holds the replacing module inside the context
+TWIN = "headwise_twin"  # the attribute that holds the replacement module inside the context
 NAMES = ("q_proj", "k_proj", "v_proj")
 
 
 @contextmanager
 def through_ours(module: nn.MultiheadAttention) -> Iterator[MultiheadAttention]:
-    """Replace the ``forward`` of a module by headwise's; yields the replacing module.
+    """Replace the ``forward`` of a module by headwise's; yield the replacement module.
 
-    PyTorch's encoder layers bypass ``forward`` in eval mode unless the module has hooks, so it gets
-    one. Nested contexts yield the same module.
+    PyTorch's encoder layers bypass ``forward`` in eval mode unless the module has hooks, so an
+    empty hook is registered. Nested contexts yield the same replacement module.
     """
     active = module.__dict__.get(TWIN)
     if active is not None:
@@ -64,9 +64,9 @@ def through_ours(module: nn.MultiheadAttention) -> Iterator[MultiheadAttention]:
 
 @contextmanager
 def unnested(model: nn.Module) -> Iterator[None]:
-    """Disable nested tensors in PyTorch's encoders: only their fast path supports them.
+    """Disable nested tensors in PyTorch's encoders, since only their fast path supports them.
 
-    Padding rows of the output, which are 0 with nested tensors, then have other values.
+    Without nested tensors, the output at padding positions is not 0.
     """
     encoders = [module for module in model.modules() if isinstance(module, nn.TransformerEncoder)]
     nested = [encoder for encoder in encoders if getattr(encoder, "use_nested_tensor", False)]
@@ -80,7 +80,7 @@ def unnested(model: nn.Module) -> Iterator[None]:
 
 
 def _views(module: nn.MultiheadAttention) -> dict[str, Tensor]:
-    """The parameters of headwise's module, as views of the parameters of PyTorch's."""
+    """Return the parameters of headwise's module as views of those of PyTorch's module."""
     weights: Sequence[Tensor] = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
     if module.in_proj_weight is not None:
         weights = module.in_proj_weight.chunk(3)
@@ -94,9 +94,9 @@ def _views(module: nn.MultiheadAttention) -> dict[str, Tensor]:
 
 
 Edit = Callable[[Layer, Tensor], Tensor | None]
-"""Maps a layer and the outputs of its heads (..., L, H, Dv) to new ones; None for no change."""
+"""A function from a layer and its head outputs (..., L, H, Dv) to new outputs; None: no change."""
 
-Change = Callable[[Tensor], Tensor | None]  # the same for one attention module
+Change = Callable[[Tensor], Tensor | None]  # an `Edit` of one attention module
 
 
 @contextmanager
@@ -108,9 +108,9 @@ def tapped(
     *,
     queries: bool = False,
 ) -> Iterator[None]:
-    """Call an edit with the head outputs of some layers in every forward pass of a model.
+    """Call ``edit`` with the head outputs of ``layers`` in every forward pass of a model.
 
-    With ``queries`` the projected queries (..., L, H, D) are edited instead of the outputs.
+    If ``queries`` is true, edit the projected queries (..., L, H, D) instead of the outputs.
     """
     calls = _Calls(layers, edit)
     with ExitStack() as stack:
@@ -129,7 +129,7 @@ def tapped(
 
 
 class _Calls:
-    """Counts the calls of an attention module in a pass: ALBERT shares one among its layers."""
+    """Counts the calls of each attention module, because ALBERT's layers share one module."""
 
     def __init__(self, layers: Collection[Layer], edit: Edit) -> None:
         self._layers, self._edit = layers, edit
@@ -144,18 +144,18 @@ class _Calls:
         self._inside = False
 
     def change(self, site: Site, heads: Tensor) -> Tensor | None:
-        """The edit of the current call; None if its layer is not edited."""
+        """Return the edited heads of the current call; None if its layer is not edited."""
         layer = self._layer(site)
         return self._edit(layer, heads) if layer in self._layers else None
 
     def _layer(self, site: Site) -> Layer:
-        """The layer of the current call; a part of the model may be run by itself."""
+        """Return the layer of the current call, also if only a part of the model runs."""
         number = self._calls[id(site)]
         self._calls[id(site)] += 1
         if self._inside and number >= len(site.layers):
             raise BadValue(
-                "model: it runs {site_name} {number_plus_1} times in one pass, and here that "
-                "attention is known as {map} only; its heads cannot be told apart by layer",
+                "model: {site_name} was called {number_plus_1} times in one forward pass, but has "
+                "only the layers {map}; the calls cannot be assigned to layers",
                 site_name=site.name,
                 number_plus_1=number + 1,
                 map=", ".join(map(str, site.layers)),
@@ -190,5 +190,5 @@ def _hook_queries(site: Site, owner: nn.Module, change: Change) -> Any:
         return None if changed is None else torch.stack((changed, *pieces[1:]), axis).flatten(-3)
 
     projection = attribute(owner, path)
-    assert isinstance(projection, nn.Module)  # noqa: S101 - the architecture fits
+    assert isinstance(projection, nn.Module)  # noqa: S101 - true of every architecture
     return projection.register_forward_hook(after)

@@ -12,11 +12,11 @@ from headwise.heads.ablation.sites import sites
 from headwise.heads.names import Layer
 from headwise.lang import Text
 
-Batch = Mapping[str, Any] | tuple[Any, ...] | Tensor  # one batch; a tokenizer gives a mapping
+Batch = Mapping[str, Any] | tuple[Any, ...] | Tensor  # one batch; a tokenizer returns a mapping
 
 
 def run(model: nn.Module, batch: Batch) -> Any:
-    """The output of a model for a batch; raises `BadType` if it is no batch."""
+    """Return the output of a model for a batch; raise `BadType` if ``batch`` is not a batch."""
     if isinstance(batch, Mapping):
         return model(**batch)
     if isinstance(batch, tuple):
@@ -25,33 +25,32 @@ def run(model: nn.Module, batch: Batch) -> Any:
         return model(batch)
     raise BadType(
         "batches: expected a mapping of named inputs, a tuple or a tensor, got "
-        "{batch_type}; a tokenizer gives a mapping",
+        "{batch_type}; a tokenizer returns a mapping",
         batch_type=type(batch).__name__,
     )
 
 
 def several(batches: object, argument: str) -> list[Batch]:
-    """The batches as a list of at least one; raises `BadType` if they are not batches."""
+    """Return one or more batches as a list; raise `BadType` if they are not batches."""
     if isinstance(batches, Mapping | Tensor) or (isinstance(batches, tuple) and batches):
         return [batches]
     if not isinstance(batches, Iterable):
         raise BadType(
-            "{argument}: expected batches, got {batches_type}; give a list of what the "
-            "model is called with",
+            "{argument}: expected batches, got {batches_type}; pass a list of model inputs",
             argument=argument,
             batches_type=type(batches).__name__,
         )
     batch_list = list(batches)
     if not batch_list:
         raise BadValue(
-            "{argument}: expected at least one batch, got none; give texts for the model to read",
+            "{argument}: expected at least one batch, got none; pass a list of model inputs",
             argument=argument,
         )
     return batch_list
 
 
 def real(batch: Batch, layer: Layer, length: int) -> Tensor | None:
-    """(B, L), True where a token of the layer is not padding; None without a mask."""
+    """Return (B, L), True where a token of the layer is not padding; None without a mask."""
     name = "decoder_attention_mask" if layer.part in ("decoder", "cross") else "attention_mask"
     mask = batch.get(name) if isinstance(batch, Mapping) else None
     fits = isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] == length
@@ -61,32 +60,30 @@ def real(batch: Batch, layer: Layer, length: int) -> Tensor | None:
 def in_evaluation(model: nn.Module) -> None:
     """Raise `BadValue` if a model is in training mode."""
     if model.training:
-        raise BadValue(
-            "model: expected eval mode, where dropout does nothing; call model.eval() first"
-        )
+        raise BadValue("model: expected eval mode, got training mode; call model.eval() first")
 
 
-Loss = Callable[[nn.Module, Batch], Tensor]  # maps a model and a batch to its B losses
+Loss = Callable[[nn.Module, Batch], Tensor]  # returns the B losses of a model on a batch
 
 FURTHER = (
     "final_logit_softcapping", "lm_head_multiplier", "logit_scale", "logits_scaling",
     "logits_soft_cap", "output_logit_soft_cap", "output_multiplier", "scale_decoder_outputs",
 )  # fmt: skip
-"""Configuration entries of transformations of the logits after the product with the embeddings."""
+"""Configuration entries that transform the logits after the product with tied embeddings."""
 
 
 def next_token_loss(model: nn.Module, batch: Batch, *, start: int = 0) -> Tensor:
-    """The mean cross-entropy of each next token, in nats, for each text (B,).
+    """Return the mean next-token cross-entropy of each text (B,), in nats.
 
     Args:
-        model: returns logits (B, L, V), or an output with ``.logits``; or a causal transformers
-            model without language-model head whose embeddings are tied to it.
-        batch: a mapping with ``input_ids`` (B, L), with ``attention_mask`` (B, L) where there is
-            padding; for an encoder-decoder ``decoder_input_ids``; or the ids as a tensor.
+        model: a model that returns logits (B, L, V) or an output with ``.logits``; or a causal
+            transformers model without language-model head and with tied embeddings.
+        batch: the token ids (B, L) as a tensor; or a mapping with ``input_ids``, or with
+            ``decoder_input_ids`` for an encoder-decoder, and with their mask if there is padding.
         start: the index of the first predicted token.
 
     Raises:
-        BadValue: if the model predicts no next token, or there is none to predict.
+        BadValue: if the model does not predict the next token, or a text has no token to predict.
 
     Example:
         >>> class Guess(nn.Module):
@@ -100,16 +97,16 @@ def next_token_loss(model: nn.Module, batch: Batch, *, start: int = 0) -> Tensor
     logits = _logits(model, run(model, batch))
     if logits.dim() != 3 or logits.shape[:2] != ids.shape:
         raise BadValue(
-            "loss: expected logits of shape {value}, got {logits_shape}; give a loss of your own, "
-            "which takes the model and a batch and returns one loss for each example",
+            "loss: expected logits of shape {value}, got {logits_shape}; pass a loss function "
+            "that takes the model and a batch and returns one loss for each example",
             value=(*ids.shape, "V"),
             logits_shape=tuple(logits.shape),
         )
     first = max(1, start)
-    counts = mask[:, first:] & mask[:, first - 1 : -1]  # predicted from a real token
+    counts = mask[:, first:] & mask[:, first - 1 : -1]  # predicted from a token that is not padding
     if not counts.any(1).all():
         raise BadValue(
-            "loss: a text has no token to predict from index {first} on; give longer texts",
+            "loss: a text has no token to predict at index {first} or later; pass longer texts",
             first=first,
         )
     wide = logits[:, first - 1 : -1].to(torch.promote_types(logits.dtype, torch.float32))
@@ -118,7 +115,7 @@ def next_token_loss(model: nn.Module, batch: Batch, *, start: int = 0) -> Tensor
 
 
 def _ids(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The token ids (B, L), and a mask (B, L) that is False on padding."""
+    """Return the token ids (B, L) and a mask (B, L) that is False on padding."""
     inputs: Any = {"input_ids": batch} if isinstance(batch, Tensor) else batch
     if isinstance(inputs, Mapping):
         prefix = "decoder_" if "decoder_input_ids" in inputs else ""
@@ -126,29 +123,29 @@ def _ids(batch: Batch) -> tuple[Tensor, Tensor]:
         if isinstance(ids, Tensor) and ids.dim() == 2 and not ids.is_floating_point():
             return ids, torch.ones_like(ids).bool() if mask is None else mask.bool()
     raise BadValue(
-        "batches: the loss of the next token needs input_ids (B, L); give them by that "
-        "name, or a loss of your own"
+        "batches: the next-token loss needs input_ids (B, L); pass a mapping with that key, "
+        "or your own loss function"
     )
 
 
 def unpredicting(model: nn.Module, answer: Any) -> Text | None:
-    """The reason why a model with this output predicts no next token, or None."""
+    """Return why a model with this output does not predict the next token, or None."""
     for site in () if getattr(model, "config", None) is None else sites(model):
         attention = getattr(site.module, "self", site.module)
         decodes = site.layers[0].part in ("", "decoder")
         if decodes and getattr(attention, "is_causal", None) is False:
-            return Text("{later} sees later tokens", later=site.name)
+            return Text("{later} attends to later tokens", later=site.name)
     if _logits_in(answer) is not None:
         return None
     hidden = getattr(answer, "last_hidden_state", None)
     config: Any = getattr(model, "config", None)
     if hidden is None or not getattr(config, "tie_word_embeddings", False):
-        return Text("it gives no logits, and its embeddings do not serve as such")
+        return Text("it returns no logits, and its embeddings are not tied")
     weight = model.get_input_embeddings().weight  # type: ignore[operator]
     parts = (config, *(getattr(config, name, None) for name in ("decoder", "text_config")))
     further = any(getattr(part, name, None) for part in parts for name in FURTHER)
     if weight.shape[1] != hidden.shape[2] or further:
-        return Text("its embeddings are not all of its last projection")
+        return Text("its tied embeddings alone do not give its logits")
     return None
 
 
@@ -156,8 +153,8 @@ def _logits(model: nn.Module, answer: Any) -> Tensor:
     reason, logits = unpredicting(model, answer), _logits_in(answer)
     if reason is not None:
         raise BadValue(
-            "loss: {kind} predicts no next token ({reason}); load it with its last "
-            "projection, such as AutoModelForCausalLM, or give a loss of your own",
+            "loss: {kind} does not predict the next token ({reason}); load it with its "
+            "language-model head (AutoModelForCausalLM), or pass your own loss function",
             kind=type(model).__name__,
             reason=reason,
         )

@@ -1,4 +1,4 @@
-"""The effect of ablations on the loss, and the gradient importance of each head."""
+"""Measure the effect of ablations on the loss, and the gradient importance of each head."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class Interval:
-    """The mean of some examples with its interval; ``confidence`` is the nominal coverage."""
+    """A mean over examples with its interval; ``confidence`` is the nominal coverage."""
 
     mean: float
     low: float
@@ -34,20 +34,20 @@ class Interval:
 def bootstrap(
     values: Tensor, *, seed: int = 0, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
 ) -> Interval:
-    """The mean of values with its percentile bootstrap interval.
+    """Return the mean of values with its percentile bootstrap interval.
 
-    For a paired interval, give the differences of the pairs.
+    For a paired interval, pass the differences of the pairs.
 
     Args:
-        values: (N,), one for each example or each seed, N at least 2.
+        values: (N,), one value for each example or each seed; N is at least 2.
         seed: the seed of the resampling.
         resamples: the number of resamples.
         confidence: the nominal coverage, between 0 and 1.
 
     Raises:
-        BadValue: if there are fewer than two values, or one is not finite.
+        BadValue: if there are fewer than two values, or a value is not finite.
 
-    Source: Efron & Tibshirani 1993, chapter 13. Too narrow for few values.
+    Source: Efron & Tibshirani 1993, chapter 13. The interval is too narrow for few values.
 
     Example:
         >>> bootstrap(torch.tensor([1.0, 1.0, 1.0])).low
@@ -57,13 +57,13 @@ def bootstrap(
     count = len(wide)
     if count < 2:
         raise BadValue(
-            "values: expected at least 2 examples for an interval, got {count}; give "
+            "values: expected at least 2 examples for an interval, got {count}; use "
             "more texts or seeds",
             count=count,
         )
     if not wide.isfinite().all():
         raise BadValue(
-            "values: expected finite losses, got NaN or infinity; look at the model's outputs"
+            "values: expected finite losses, got NaN or infinity; check the model's outputs"
         )
     generator = torch.Generator().manual_seed(seed)
     step = max(1, CHUNK // count)
@@ -79,7 +79,7 @@ Group = str | Head | Collection[Head | str]  # heads that are ablated together
 
 @dataclass(frozen=True)
 class How:
-    """The arguments of `headwise.ablate`; the seed is that of bootstrap intervals as well."""
+    """The arguments of `headwise.ablate`; ``seed`` is also the seed of bootstrap intervals."""
 
     kind: str = ZERO.name
     reference: Batch | Collection[Batch] = ()
@@ -88,12 +88,13 @@ class How:
 
 @dataclass(frozen=True, eq=False)
 class Effect:
-    """The losses of a corpus with and without some heads.
+    """The loss of each example of a corpus, with and without some heads.
 
     Attributes:
         heads: the heads ablated together.
-        kind: the method.
-        clean, ablated: (N,) each, the loss of each example with and without the heads, in float64.
+        kind: the ablation method.
+        clean: (N,), the loss of each example with the heads, in float64.
+        ablated: (N,), the loss of each example without the heads, in float64.
         interval: the mean of ``ablated - clean`` over examples, with its paired interval.
     """
 
@@ -111,17 +112,18 @@ def effect(
     loss: Loss = next_token_loss,
     how: How | None = None,
 ) -> Effect:
-    """The effect of ablating heads together on the loss.
+    """Measure the effect on the loss of ablating heads together.
 
     Args:
-        model: in eval mode.
-        batches: the corpus: batches of two examples or more, all together.
-        heads: such as "L0H2,L1H8".
-        loss: takes the model and a batch, and returns one loss for each example.
-        how: the method; None for zero ablation.
+        model: a model in eval mode.
+        batches: the corpus; its batches have at least two examples in total.
+        heads: the heads to ablate, such as "L0H2,L1H8".
+        loss: a function of the model and a batch that returns one loss for each example.
+        how: the ablation method; None for zero ablation.
 
     Raises:
-        BadType, BadValue: as `headwise.ablate`; or if the loss is not one number for each example.
+        BadType, BadValue: as `headwise.ablate`; or if ``loss`` does not return one finite number
+            for each example.
 
     Example:
         >>> import headwise as hw
@@ -141,9 +143,9 @@ def effects(
     loss: Loss = next_token_loss,
     how: How | None = None,
 ) -> tuple[Effect, ...]:
-    """The effect of ablating each of several groups of heads, one group at a time.
+    """Measure the effect on the loss of ablating each group of heads, one group at a time.
 
-    The intact model is run once. The errors are those of `effect`.
+    The intact model runs once. The errors are those of `effect`.
     """
     in_evaluation(model)
     corpus, how = several(batches, "batches"), how or How()
@@ -159,62 +161,62 @@ def effects(
 
 
 def losses(model: nn.Module, corpus: list[Batch], loss: Loss) -> Tensor:
-    """The loss of each example of a corpus, (N,) in float64, without gradients."""
+    """Return the loss of each example of a corpus, (N,) in float64, without gradients."""
     with torch.no_grad():
         return torch.cat([_checked(loss(model, batch)).double().cpu() for batch in corpus])
 
 
 def _checked(values: object) -> Tensor:
-    """The losses of a batch, if they are one finite number for each example."""
+    """Return the losses of a batch if they are one finite number for each example."""
     if not isinstance(values, Tensor) or values.dim() != 1:
         got = type(values).__name__
         if isinstance(values, Tensor):
             got = f"shape {tuple(values.shape)}"
         raise BadValue(
-            "loss: expected a tensor (B,), one number for each example, got {got}; "
-            "average over tokens, not over examples: the interval is over examples",
+            "loss: expected a tensor (B,), one loss for each example, got {got}; average "
+            "over tokens, but not over examples",
             got=got,
         )
     if not values.isfinite().all():
         raise BadValue(
-            "loss: expected finite numbers, got NaN or infinity; look at the model's outputs"
+            "loss: expected finite numbers, got NaN or infinity; check the model's outputs"
         )
     return values
 
 
 @dataclass(frozen=True, eq=False)
 class Importance:
-    """The gradient of the loss of each example with respect to the gate of each head at 1.
+    """The gradient of the loss of each example with respect to a gate on each head, at gate 1.
 
     Attributes:
-        gradients: for each layer (N, H) in float64: dL_n/dξ_h, signed.
+        gradients: the signed gradients dL_n/dξ_h of each layer, (N, H) in float64.
     """
 
     gradients: Mapping[Layer, Tensor]
 
     def raw(self, head: Head) -> float:
-        """The mean absolute gradient: I_h of Michel et al. 2019, equation 3."""
+        """Return the mean absolute gradient of a head, I_h of Michel et al. 2019, equation 3."""
         return self._layer(head.layer)[head.number].item()
 
     def value(self, head: Head) -> float:
-        """``raw`` divided by the Euclidean norm of its layer; 0 if the layer is 0."""
+        """Return ``raw`` divided by the Euclidean norm of its layer; 0 if the norm is 0."""
         norm = self._layer(head.layer).norm().item()
         return self.raw(head) / norm if norm else 0.0
 
     def spread(self, head: Head) -> float:
-        """The standard error of ``value`` over examples, with the norm of the layer fixed."""
+        """Return the standard error of ``value`` over examples, with the layer norm held fixed."""
         absolute = self.gradients[head.layer].abs()
         norm = self._layer(head.layer).norm().item()
         error = absolute[:, head.number].std().item() / len(absolute) ** 0.5
         return error / norm if norm else 0.0
 
     def heads(self) -> tuple[Head, ...]:
-        """Every head, layer by layer."""
+        """Return every head, layer by layer."""
         sizes = [(layer, self.gradients[layer].shape[1]) for layer in sorted(self.gradients)]
         return tuple(Head(layer, number) for layer, heads in sizes for number in range(heads))
 
     def ranking(self) -> tuple[Head, ...]:
-        """Every head, the least important first; ties by name."""
+        """Return every head, the least important first; ties are ordered by name."""
         return tuple(sorted(self.heads(), key=lambda head: (self.value(head), head)))
 
     def _layer(self, layer: Layer) -> Tensor:
@@ -224,15 +226,15 @@ class Importance:
 def importance(
     model: nn.Module, batches: Batch | Collection[Batch], loss: Loss = next_token_loss
 ) -> Importance:
-    """The gradient importance of every head on a corpus.
+    """Measure the gradient importance of every head on a corpus.
 
-    One forward and one backward pass for each batch. Each head has a gate for each example, because
-    the paper takes the absolute value of the gradient of each example.
+    Each batch takes one forward and one backward pass. Each head has a separate gate for each
+    example, because the paper averages the absolute gradients of the examples.
 
     Args:
-        model: in eval mode; its parameters receive no gradient.
-        batches: the corpus; examples lie along the first dimension of what the model is given.
-        loss: takes the model and a batch, and returns one loss for each example.
+        model: a model in eval mode; its parameters receive no gradient.
+        batches: the corpus; examples are along the first dimension of the model inputs.
+        loss: a function of the model and a batch that returns one loss for each example.
 
     Raises:
         BadType, BadValue: if an argument is invalid, or examples are not along the first dimension.
@@ -267,7 +269,7 @@ def importance(
 
 @contextmanager
 def gated(model: nn.Module, gates: dict[Layer, Tensor]) -> Iterator[None]:
-    """Multiply the outputs of heads by gates (B, H); missing gates are added with value 1."""
+    """Multiply the head outputs by gates (B, H); layers without gates get gates of value 1."""
     attentions = sites(model)
 
     def gate(layer: Layer, outputs: Tensor) -> Tensor:
@@ -286,8 +288,8 @@ def gated(model: nn.Module, gates: dict[Layer, Tensor]) -> Iterator[None]:
 
 def _indistinguishable(examples: int, rows: int) -> BadValue:
     return BadValue(
-        "batches: {examples} losses and {rows} rows inside the model, so that examples "
-        "cannot be told apart; give examples along the first dimension, one pass a batch",
+        "batches: got {examples} losses but {rows} samples inside the model; put the examples "
+        "along the first dimension, and run one forward pass for each batch",
         examples=examples,
         rows=rows,
     )

@@ -24,10 +24,10 @@ class Method:
 
     Attributes:
         name: the name, as in ``ablate(kind=...)``.
-        title: what the head puts out.
-        formula: z is the output of a head, A its weights.
-        source: the publication, and differences from it.
-        reference: whether it needs reference texts.
+        title: the output of an ablated head, in words.
+        formula: the output as a formula: z is the output of a head, A its attention weights.
+        source: the publication, and how headwise differs from it.
+        reference: whether the method needs reference texts.
     """
 
     name: str
@@ -39,44 +39,43 @@ class Method:
 
 ZERO = Method(
     name="zero",
-    title=Text("the head puts out nothing"),
+    title=Text("the output of the head is 0"),
     formula=Text("z = 0"),
     source=Text(
-        "Michel et al. 2019, equation 2 (their mask xi_h = 0); Voita et al. 2019, "
-        "section 6 (gate 0)"
+        "Michel et al. 2019, equation 2 (mask xi_h = 0); Voita et al. 2019, section 6 (gate 0)"
     ),
 )
 
 MEAN = Method(
     name="mean",
-    title=Text("the head puts out what it does on average over other texts"),
-    formula=Text("z = E over all real tokens of the reference of z_ref"),
+    title=Text("the output of the head is its mean over reference texts"),
+    formula=Text("z = mean of z_ref over all non-padding tokens of the reference texts"),
     source=Text(
-        "Wang et al. 2022 (interpretability in the wild), section 3, mean ablation; "
-        "their mean is for each position of a template, this one is over all positions"
+        "Wang et al. 2022 (interpretability in the wild), section 3, mean ablation; the paper "
+        "averages at each position of a template, headwise over all positions"
     ),
     reference=True,
 )
 
 RESAMPLE = Method(
     name="resample",
-    title=Text("the head puts out what it does on another text, drawn at random"),
-    formula=Text("z[b, i] = z_ref[r(b), i], r(b) drawn for each text of each pass"),
+    title=Text("the output of the head is its output on a random reference text"),
+    formula=Text("z[b, i] = z_ref[r(b), i], r(b) sampled for each text in each forward pass"),
     source=Text(
-        "Chan et al. 2022 (causal scrubbing), resampling ablation; all heads of one "
-        "pass take from the same other text"
+        "Chan et al. 2022 (causal scrubbing), resampling ablation; all heads of a forward pass "
+        "use the same reference text"
     ),
     reference=True,
 )
 
 UNIFORM = Method(
     name="uniform",
-    title=Text("the head attends to every allowed key alike"),
+    title=Text("the head attends to all allowed keys equally"),
     formula=Text(
-        "A[i,j] = 1 / number of keys allowed to i: its queries are 0, so that all scores are equal"
+        "A[i,j] = 1 / number of allowed keys of query i; queries are 0, so all scores are equal"
     ),
     source=Text(
-        "Kovaleva et al. 2019, section 4.6 (disabling a head); theirs is 1/L, padding included"
+        "Kovaleva et al. 2019, section 4.6 (disabling a head); in the paper 1/L, padding included"
     ),
 )
 
@@ -84,7 +83,7 @@ METHODS = (ZERO, MEAN, RESAMPLE, UNIFORM)
 
 
 def method_named(name: object) -> Method:
-    """The method of that name; raises `BadValue` if there is none."""
+    """Return the ablation method with a name; raise `BadValue` if no method has it."""
     for method in METHODS:
         if method.name == name:
             return method
@@ -94,69 +93,69 @@ def method_named(name: object) -> Method:
 def check_uniform(
     attentions: tuple[Site, ...], layers: Collection[Layer], argument: str = "kind"
 ) -> None:
-    """Raise `BadValue` if queries of 0 do not make all scores of some layers equal."""
+    """Raise `BadValue` if queries of 0 do not make all scores of these layers equal."""
     for site in attentions:
         reason = _other_term(site) if set(site.layers) & set(layers) else None
         if reason is not None:
             raise BadValue(
-                "{argument}: 'uniform' sets the queries of a head to 0, and in {place} {reason}, "
-                "so that its weights would not be equal; use 'zero' or 'mean'",
+                "{argument}: 'uniform' sets queries to 0 to get equal weights, but in {place} "
+                "{reason}; use 'zero' or 'mean'",
                 argument=argument,
-                place=same(site.name) if site.name else Text("it"),
+                place=same(site.name) if site.name else Text("this module"),
                 reason=reason,
             )
 
 
 def _other_term(site: Site) -> Text | None:
-    """The term that changes scores of equal queries, or None."""
+    """Return why weights differ between keys although the query is 0, or None."""
     module, architecture = site.module, site.architecture
     if getattr(module, "sinks", None) is not None:
-        return Text("a sink takes a share")
+        return Text("a learned sink takes part of the weight")
     if architecture is not None and architecture.name == "T5":
         return Text("a position bias is added to the scores")
     if isinstance(module, MultiheadAttention):
         if module.global_proj is not None:
-            return Text("global tokens have queries of their own")
+            return Text("global tokens have separate query projections")
         position = module.position
         stages = () if position is None or isinstance(position, Rotary) else position.stages
         if Stage.CONTENT in stages or Stage.SCORES in stages:  # a rotated query of 0 stays 0
-            return Text("a position is added to the scores")
+            return Text("a position term is added to the scores")
     beside = () if architecture is None else architecture.beside
     for name, _ in module.named_parameters():
         shifts = name.endswith("bias") and "norm" in name.lower()
         if shifts and not name.startswith(beside):
-            return Text("a normalisation adds to the queries")
+            return Text("a normalisation adds a bias to the queries")
     return None
 
 
-MOST_NUMBERS = 1 << 28  # the largest number of stored reference outputs: 1 GiB in float32
+MOST_NUMBERS = 1 << 28  # the most stored values of reference outputs: 1 GiB in float32
 
 
 class Replacement(ABC):
-    """The replacement of head outputs."""
+    """Computes the replacement of head outputs: the base class."""
 
     def begin(self, model: nn.Module, args: Any) -> None:
-        """Called before each forward pass."""
+        """Prepare the replacement before each forward pass."""
         del model, args
 
     def learn(self, layer: Layer, output: Tensor, batch: Batch) -> None:
-        """Record the outputs on a reference batch, (B, L, n, Dv)."""
+        """Record the head outputs (B, L, n, Dv) on a reference batch."""
         del layer, output, batch
 
     @abstractmethod
     def heads(self, layer: Layer, output: Tensor) -> Tensor:
-        """The replacement of the outputs (..., L, n, Dv)."""
+        """Return the replacement of head outputs (..., L, n, Dv)."""
 
 
 class Zero(Replacement):
-    """Zero; also for queries, whose heads then attend to all keys equally."""
+    """Replaces by zero: head outputs, or queries so that heads attend to all keys equally."""
 
     def heads(self, layer: Layer, output: Tensor) -> Tensor:
         return torch.zeros_like(output)
 
 
 class Mean(Replacement):
-    """The mean over all reference tokens without padding, accumulated in float64."""
+    """Replaces by the mean over all non-padding reference tokens, accumulated in float64."""
 
     def __init__(self) -> None:
         self._sums: dict[Layer, Tensor] = {}
@@ -176,7 +175,7 @@ class Mean(Replacement):
 
 
 class Resample(Replacement):
-    """The output on a reference text, sampled for every text of every pass."""
+    """Replaces by the output on a reference text, sampled for each text in each forward pass."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
@@ -191,8 +190,8 @@ class Resample(Replacement):
         self._numbers += output.numel()
         if self._numbers > MOST_NUMBERS:
             raise BadValue(
-                "reference: more than {most_numbers} numbers of other texts would be "
-                "kept; give fewer texts or fewer heads, or use kind='mean'",
+                "reference: 'resample' stores at most {most_numbers} values of reference "
+                "outputs; pass fewer texts or heads, or use kind='mean'",
                 most_numbers=MOST_NUMBERS,
             )
         kept = self._kept.setdefault(layer, [])
@@ -210,7 +209,7 @@ class Resample(Replacement):
 
 
 def replacement_of(method: Method, seed: int) -> Replacement:
-    """The replacement that a method computes."""
+    """Return a new replacement for a method."""
     if method is MEAN:
         return Mean()
     return Resample(seed) if method is RESAMPLE else Zero()
@@ -223,7 +222,7 @@ def read(
     replacement: Replacement,
     reference: list[Batch],
 ) -> None:
-    """Run the intact model on the reference and record the outputs of its heads."""
+    """Run the intact model on the reference texts and record the outputs of its heads."""
     for batch in reference:
 
         def learn(layer: Layer, output: Tensor, batch: Batch = batch) -> None:
@@ -235,8 +234,8 @@ def read(
 
 def _different_lengths(reference: int, length: int) -> BadValue:
     return BadValue(
-        "reference: expected texts of one length, that of the text to be read, got {reference} and "
-        "{given} tokens; cut them alike, and give batches of whole texts, or use kind='mean'",
+        "reference: expected batches of texts as long as the input, got {reference} and {given} "
+        "tokens; cut all texts to one length, or use kind='mean'",
         reference=reference,
         given=length,
     )

@@ -1,4 +1,4 @@
-"""Prune heads from the weights of a model, where its modules can be pruned."""
+"""`prune`, which copies a model without some of its heads."""
 
 import copy
 from collections import Counter
@@ -33,14 +33,14 @@ CPU = torch.device("cpu")
 CONV1D = "Conv1D"  # the projection class of GPT-2 in transformers
 
 HEAD_NORMS = ("q_norm", "k_norm", "query_norm", "key_norm", "q_layernorm", "k_layernorm")
-"""Normalisations of each head; unchanged if they have the size of one head."""
+"""Normalisations of queries and keys; they stay unchanged if they have the size of one head."""
 
 BY_HEAD = ("sinks", "relative_attention_bias.weight", "bias_k", "bias_v")
-"""Parameters that are pruned along with the heads."""
+"""Parameters with entries for each head, which are pruned with the heads."""
 
 
 def reason(site: Site, owners: Counter[int]) -> Text | None:
-    """The reason why heads cannot be pruned, or None; ``owners`` counts those of a parameter."""
+    """Return why heads cannot be pruned, or None; ``owners`` counts the modules per parameter."""
     architecture = site.architecture
     assert architecture is not None  # noqa: S101 - PyTorch's own is converted first
     fused = [architecture.fused] if architecture.fused else []
@@ -49,7 +49,7 @@ def reason(site: Site, owners: Counter[int]) -> Text | None:
         projection = attribute(site.module, path)
         kind = type(projection).__name__
         if type(projection) not in (nn.Linear, Shared) and kind != CONV1D:
-            return Text("{path} is a {kind}, no plain nn.Linear", path=path, kind=kind)
+            return Text("{path} is a {kind}, not a plain nn.Linear", path=path, kind=kind)
     if any(owners[id(parameter)] > 1 for parameter in site.module.parameters()):
         return Text("it shares a parameter with another module")
     if isinstance(site.module, MultiheadAttention):
@@ -60,33 +60,33 @@ def reason(site: Site, owners: Counter[int]) -> Text | None:
 
 
 def _unknown_part(site: Site, paths: tuple[str, ...]) -> Text | None:
-    """The reason if the head of a slice of a parameter or buffer is unknown, or None."""
+    """Return why a parameter or buffer cannot be divided among the heads, or None."""
     modules = (*paths, *site.architecture.beside, "global_proj", "position")  # type: ignore[union-attr]
     prefixes = tuple(f"{path}." for path in modules)
     for name, tensor in [*site.module.named_parameters(), *site.module.named_buffers()]:
         norm_of_head = name.split(".")[0] in HEAD_NORMS and tensor.numel() == site.size
         if not (norm_of_head or name.startswith(prefixes) or name in BY_HEAD):
-            return Text("it is not known which part of {name} belongs to which head", name=name)
+            return Text("{name} cannot be divided among the heads", name=name)
     return None
 
 
 def _headwise_part(module: MultiheadAttention) -> Text | None:
-    """The reason if a headwise module has a part of single heads that cannot be pruned, or None."""
+    """Return why a headwise module has a part that cannot be pruned by heads, or None."""
     if module.mask is not None and not _same_for_all_heads(module.mask):
-        return Text("its mask {mask} may differ from head to head", mask=module.mask)
+        return Text("its mask {mask} may differ between heads", mask=module.mask)
     position: Position | None = module.position
     headless = isinstance(position, POSITIONS) and "H" not in position.expected_sizes()
     if position is not None and not headless:
         name = type(position).__name__
-        return Text("its {name} has numbers of each head", name=name)
+        return Text("its {name} has different values for each head", name=name)
     for name in ("gate", "logit_scale"):
         if getattr(module, name, None) is not None:
-            return Text("its {name} is made for all its heads", name=name)
+            return Text("its {name} depends on the number of heads", name=name)
     return None
 
 
 def _same_for_all_heads(mask: Mask) -> bool:
-    """Whether a mask is known to be the same for all heads: its rule has no axis of heads."""
+    """Return whether a mask is certainly the same for all heads: its rule has no head dimension."""
     sizes = mask.required_sizes()
     if mask.content_dependent or sizes.get("H", 1) > 1:
         return False
@@ -101,10 +101,11 @@ def _same_for_all_heads(mask: Mask) -> bool:
 
 
 def update_config(model: nn.Module) -> bool:
-    """Write the new head counts into a model's configuration; False if it cannot represent them.
+    """Write the new head counts to a model's configuration; return False if that is impossible.
 
-    It can if a model built from it has the same parameter shapes and head counts. A configuration
-    has one head count for all layers, and in many architectures the head dimension follows from it.
+    It is possible if a model built from the configuration has the same parameter shapes and head
+    counts. A configuration has one head count for all layers; many architectures also compute the
+    head dimension from it.
     """
     config: Any = getattr(model, "config", None)
     attentions = sites(model)
@@ -116,7 +117,7 @@ def update_config(model: nn.Module) -> bool:
         with torch.device("meta"):
             rebuilt = type(model)(updated)
     except (ValueError, TypeError, AttributeError, RuntimeError, AssertionError):
-        return False  # such a model cannot be built
+        return False  # no model can be built from the configuration
     if _shapes(rebuilt) != _shapes(model) or _head_counts(rebuilt) != _head_counts(model):
         return False
     for module in model.modules():  # each stack of T5 has a copy of the configuration
@@ -142,29 +143,29 @@ def _head_counts(model: nn.Module) -> list[list[object]]:
 
 
 def prune(model: nn.Module, heads: str | Head | Collection[Head | str]) -> nn.Module:
-    """A copy of a model without some heads; its outputs equal those under ``ablate(..., "zero")``.
+    """Return a copy of a model without some heads, with the outputs of ``ablate(..., "zero")``.
 
         q_proj  H·D rows    ->  rows of the kept heads
         k, v    G·D rows    ->  rows of the key/value heads of kept query heads
         out     H·D columns ->  columns of the kept heads
 
     A key/value head is removed with the last query head of its group. If groups keep different
-    numbers of query heads, their keys and values are repeated for attention, but stored and
-    computed once. If all heads of a layer are pruned, one is kept with output 0, so that the layer
-    still adds its bias. PyTorch's attention becomes a `headwise.MultiheadAttention`, whose heads
-    need not fill embed_dim.
+    numbers of query heads, their keys and values are stored and computed once and repeated for
+    attention. If all heads of a layer are pruned, one head stays with output 0, so the layer still
+    adds its bias. `nn.MultiheadAttention` is replaced by `headwise.MultiheadAttention`, where
+    H·D may be smaller than embed_dim.
 
-    A transformers configuration is updated if it can represent the result: if all layers keep as
-    many heads, and the head dimension does not follow from their number. Otherwise save the model
-    by its ``state_dict`` and load it into ``hw.prune(fresh, heads)``.
+    A transformers configuration is updated if all layers keep the same number of heads and the
+    head dimension is independent of it. Otherwise the configuration cannot represent the result:
+    save the ``state_dict`` of the model and load it into ``hw.prune(fresh, heads)``.
 
     Args:
-        model: the model; unchanged.
+        model: the model, which is not changed.
         heads: the heads to prune, such as "L0H2,L1H8", counted from 0.
 
     Raises:
-        BadType, BadValue: if a head does not exist, or an attention module cannot be pruned; the
-            message says why.
+        BadType, BadValue: if a head does not exist, or an attention module cannot be pruned, with
+            the reason.
 
     Source: Michel et al. 2019, section 4; Voita et al. 2019, section 6.
 
@@ -217,13 +218,13 @@ def _replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Modu
 
 
 def _removed_heads(site: Site, pruned: tuple[Head, ...]) -> set[int]:
-    """The pruned heads of an attention module; shared modules need the same in each layer."""
+    """Return the pruned heads of a module; they must agree in all layers that share the module."""
     by_layer = [{head.number for head in pruned if head.layer == layer} for layer in site.layers]
     if any(numbers != by_layer[0] for numbers in by_layer):
         layers = ", ".join(map(str, site.layers))
         raise BadValue(
-            "heads: {layers} are one attention with the same weights, and each loses other heads; "
-            "name the same heads in all of them, or take them out with hw.ablate",
+            "heads: {layers} share one attention module; prune the same heads in each of these "
+            "layers, or use hw.ablate",
             layers=layers,
         )
     return by_layer[0]
@@ -231,7 +232,7 @@ def _removed_heads(site: Site, pruned: tuple[Head, ...]) -> set[int]:
 
 def _refused(name: str, obstacle: Text) -> BadValue:
     return BadValue(
-        "model: heads of {place} cannot be cut out: {why}; take them out with hw.ablate",
-        place=name or "(itself)",
+        "model: heads of {place} cannot be pruned: {why}; use hw.ablate",
+        place=name or "the root module",
         why=obstacle,
     )

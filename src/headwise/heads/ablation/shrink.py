@@ -1,4 +1,4 @@
-"""Shrink one attention module in place to the heads that are kept."""
+"""Shrink an attention module in place to the heads that remain after pruning."""
 
 import copy
 import inspect
@@ -16,11 +16,11 @@ from headwise.nn.projections import features, is_transposed
 
 
 class Shared(nn.Linear):
-    """A projection to key/value heads that repeats some of its heads, but stores them once.
+    """A projection to key/value heads that repeats heads in its output but stores them once.
 
     Args:
-        of: the projection, G heads of ``size``.
-        order: for each output head, its index among the G.
+        of: the projection to repeat, with G heads of ``size``.
+        order: for each output head, its index among the G heads.
         size: the head dimension.
 
     Example:
@@ -41,29 +41,29 @@ class Shared(nn.Linear):
         self.train(of.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in) to (..., len(order) · size)."""
+        """Project (..., in) to (..., len(order) · size)."""
         heads = torch.unflatten(super().forward(x), -1, (-1, self.size))
         return heads.index_select(-2, self.order).flatten(-2)
 
     def extra_repr(self) -> str:
-        """The sizes and the order of the heads."""
+        """Return the sizes and the order of the heads for ``repr``."""
         return f"{super().extra_repr()}, order={self.order.tolist()}"
 
 
 def rows_of(heads: Sequence[int], size: int) -> Tensor:
-    """The rows of heads in a projection: 0, 1, 4, 5 for the heads 0 and 2 of size 2."""
+    """Return the rows of heads in a projection: 0, 1, 4, 5 for heads 0 and 2 of size 2."""
     return (torch.tensor(heads)[:, None] * size + torch.arange(size)).flatten()
 
 
 def keep_outputs(projection: nn.Module, rows: Tensor) -> None:
-    """Keep some outputs of a projection."""
+    """Shrink a projection in place to some of its output features."""
     keep(projection, "weight", 1 if is_transposed(projection) else 0, rows)
     keep(projection, "bias", 0, rows)
     _update_sizes(projection)
 
 
 def repeated_heads(projection: nn.Linear, order: Sequence[int], size: int) -> nn.Linear:
-    """The projection with its heads repeated in an order; shares its parameters."""
+    """Return a projection with heads repeated in an order; it shares the parameters."""
     if list(order) != list(range(len(order))):
         return Shared(projection, order, size)
     if not isinstance(projection, Shared):
@@ -74,7 +74,7 @@ def repeated_heads(projection: nn.Linear, order: Sequence[int], size: int) -> nn
 
 
 def keep(module: nn.Module, name: str, axis: int, index: Tensor) -> None:
-    """Slice a parameter, if there is one of that name."""
+    """Keep some indices of a parameter along an axis, if the module has the parameter."""
     whole: nn.Parameter | None = getattr(module, name, None)
     if whole is None:
         return
@@ -90,15 +90,15 @@ def _update_sizes(projection: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Kept:
-    """The heads kept in one attention module.
+    """The heads that remain in an attention module after pruning.
 
     Attributes:
         heads: the query heads, ascending.
-        silent: whether all heads were to be pruned; one is then kept, with output weights of 0.
-        groups: the key/value heads with a kept query head.
-        order: for each key/value head passed to attention, its index in ``groups``. If groups
-            keep different numbers of query heads, some are repeated.
-        shown: the same heads, by their indices before pruning.
+        silent: whether all heads were pruned; one head then stays, with output weights of 0.
+        groups: the key/value heads with a remaining query head.
+        order: for each key/value head passed to attention, its index in ``groups``; an index is
+            repeated if groups keep different numbers of query heads.
+        shown: the key/value heads passed to attention, by their indices before pruning.
         share: the number of query heads for each key/value head passed to attention.
     """
 
@@ -111,9 +111,9 @@ class Kept:
 
 
 def kept_of(total: int, order: Sequence[int], gone: set[int]) -> Kept:
-    """The heads kept after pruning ``gone`` of a total of query heads.
+    """Return the heads that remain after pruning the query heads ``gone`` out of ``total``.
 
-    ``order`` are the key/value heads passed to attention: (0, 1, 2) for three without repetition.
+    ``order`` lists the key/value heads passed to attention, such as (0, 1, 2) without repetition.
 
     Example:
         >>> kept = kept_of(6, (0, 1, 2), {0, 1, 4})  # 2, 3 share group 1; 5 is alone on group 2
@@ -144,7 +144,7 @@ EMBEDDINGS = ("embed_dim", "hidden_size", "dim", "d_model")  # equal to H·D onl
 
 
 def key_heads(site: Site) -> tuple[int, ...]:
-    """The key/value heads passed to attention; repeated ones in a pruned module."""
+    """Return the key/value heads passed to attention, repeated if the module was pruned."""
     architecture = site.architecture
     if architecture is None or architecture.fused:
         return tuple(range(site.heads))
@@ -156,14 +156,14 @@ def key_heads(site: Site) -> tuple[int, ...]:
 
 
 def inner(site: Site) -> nn.Module:
-    """The module that calls attention; in BERT it is a child of the one with the projections."""
+    """Return the module that calls attention; in BERT, it is a child of the projections' module."""
     if site.architecture is not None and site.architecture.size.startswith("self."):
         return site.module.get_submodule("self")
     return site.module
 
 
 def recount(site: Site, kept: Kept) -> None:
-    """Set the head counts of an attention module."""
+    """Set the head counts of an attention module to those after pruning."""
     module, heads = inner(site), len(kept.heads)
     new = dict.fromkeys(QUERY_HEADS, heads) | dict.fromkeys(KEY_HEADS, len(kept.order))
     new |= dict.fromkeys(SHARES, kept.share) | dict.fromkeys(WIDTHS, heads * site.size)
@@ -173,16 +173,14 @@ def recount(site: Site, kept: Kept) -> None:
 
 
 def counts_elsewhere(site: Site) -> Text | None:
-    """The reason if a module reads its head count from elsewhere, or None."""
+    """Return why the head count in the code of a module cannot be changed, or None."""
     module: Any = inner(site)
     if type(module).__module__.startswith("headwise."):
         return None
     names = set(inspect.unwrap(type(module).forward).__code__.co_names)
     for name in (*QUERY_HEADS, *KEY_HEADS, *EMBEDDINGS):
         if name in names and (name in EMBEDDINGS or name not in module.__dict__):
-            return Text(
-                "its code reads {name}, which is not the attention's own to change", name=name
-            )
+            return Text("its code reads {name}, which pruning cannot change", name=name)
     return None
 
 
@@ -190,9 +188,10 @@ TABLE = "relative_attention_bias"
 
 
 def separate_position_biases(attentions: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
-    """Before pruning: give each layer of T5's stacks its own bias table if needed.
+    """Give each layer of a T5 stack its own bias table if its layers will differ in heads.
 
-    ``kept`` are the kept heads by module name; the other modules keep all.
+    Call it before pruning. ``kept`` maps names of modules to their kept heads; other modules keep
+    all heads.
     """
     t5 = [site for site in attentions if site.architecture and site.architecture.name == "T5"]
     for part in ("", "encoder", "decoder", "cross"):
@@ -218,7 +217,7 @@ def _without_bias_of_layer_below(
 
 
 def shrink(site: Site, kept: Kept) -> None:
-    """Prune all parameters of an attention module to the kept heads."""
+    """Shrink all parameters of an attention module to the kept heads."""
     architecture = site.architecture
     assert architecture is not None  # noqa: S101 - PyTorch's own is converted first
     module, heads = site.module, rows_of(kept.heads, site.size)
@@ -242,7 +241,7 @@ def shrink(site: Site, kept: Kept) -> None:
 
 
 def _shrink_separate(module: nn.Module, paths: tuple[str, ...], kept: Kept, size: int) -> None:
-    """Prune separate projections: q by heads, k and v by key/value heads."""
+    """Shrink separate projections: q to the kept heads, k and v to the key/value heads."""
     q, *others = paths
     keep_outputs(module.get_submodule(q), rows_of(kept.heads, size))
     for path in others:

@@ -1,4 +1,4 @@
-"""Find the attention modules of a model and their heads, without running it."""
+"""Find the attention modules of a model and their heads without running the model."""
 
 import inspect
 from collections import Counter
@@ -24,12 +24,13 @@ class Site:
     """An attention module of a model.
 
     Attributes:
-        name: the name in ``named_modules()``.
-        module: the attention.
-        layers: its layers, in the order of its calls; more than one if it is shared.
-        heads: H.
-        size: the dimension of the output of one head, Dv.
-        architecture: None for an `nn.MultiheadAttention`, which calls no projection.
+        name: the name of the module in ``named_modules()``.
+        module: the attention module.
+        layers: the layers that call the module, in order; several layers may share it.
+        heads: the number of heads, H.
+        size: the dimension of the output of a head, Dv.
+        architecture: the layout of the projections; None for `nn.MultiheadAttention`, which does
+            not call its projections as modules.
     """
 
     name: str
@@ -47,14 +48,14 @@ class Site:
 
 
 def sites(model: nn.Module) -> tuple[Site, ...]:
-    """The attention modules of a model, from the lowest layer.
+    """Return the attention modules of a model, from the lowest layer.
 
-    Layers are numbered as in `headwise.heads.capture`: separately in encoder, decoder and
-    cross-attention, in the order of ``named_modules()``.
+    As in `headwise.heads.capture`, layers are numbered in the order of ``named_modules()``,
+    separately for encoder, decoder and cross-attention.
 
     Raises:
-        BadType: if it is not a module.
-        BadValue: if it has no attention module of a known architecture.
+        BadType: if ``model`` is not a module.
+        BadValue: if ``model`` has no attention module of a supported architecture.
 
     Example:
         >>> encoder = nn.TransformerEncoderLayer(8, 2, batch_first=True)
@@ -80,7 +81,7 @@ def sites(model: nn.Module) -> tuple[Site, ...]:
 
 
 def parsed(heads: object) -> tuple[Head, ...]:
-    """The heads of a user's argument, without duplicates, in its order; at least one."""
+    """Return the heads of a user's argument, in order and without duplicates; at least one."""
     if isinstance(heads, str):
         return parse_heads(heads)
     items = (heads,) if isinstance(heads, Head) else heads
@@ -91,19 +92,19 @@ def parsed(heads: object) -> tuple[Head, ...]:
         )
     parsed_heads = [head if isinstance(head, Head) else Head.parse(str(head)) for head in items]
     if not parsed_heads:
-        raise BadValue("heads: expected at least one, got none; name some, such as 'L0H2,L1H8'")
+        raise BadValue("heads: expected at least one head, got none; pass, e.g., 'L0H2,L1H8'")
     ordered = parsed_heads if isinstance(items, list | tuple) else sorted(parsed_heads)
     return tuple(dict.fromkeys(ordered))
 
 
 def every_head(attentions: tuple[Site, ...]) -> tuple[Head, ...]:
-    """Every head of a model, part by part and layer by layer."""
+    """Return every head of a model, ordered by part and layer."""
     layers = [(layer, site.heads) for site in attentions for layer in site.layers]
     return tuple(sorted(Head(layer, number) for layer, heads in layers for number in range(heads)))
 
 
 def check_exist(heads: tuple[Head, ...], attentions: tuple[Site, ...]) -> None:
-    """Raise `BadValue` unless a model has all of the heads; the message lists its heads."""
+    """Raise `BadValue` unless all ``heads`` exist; the message lists the heads of the model."""
     counts = {layer: site.heads for site in attentions for layer in site.layers}
     for head in heads:
         if head.number >= counts.get(head.layer, 0):
@@ -111,7 +112,7 @@ def check_exist(heads: tuple[Head, ...], attentions: tuple[Site, ...]) -> None:
 
 
 def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Every attention module under each of its names, without modules inside another one."""
+    """Return every attention module under each of its names; skip modules inside an attention."""
     modules = list[tuple[str, nn.Module]]()
     for name, module in model.named_modules(remove_duplicate=False):
         if any(name.startswith(f"{outer}.") or not outer for outer, _ in modules):
@@ -124,7 +125,7 @@ def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _attends(module: nn.Module) -> bool:
-    """Whether a transformers module computes attention itself, by its code."""
+    """Return whether the code of a transformers module computes attention."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
@@ -132,8 +133,8 @@ def _attends(module: nn.Module) -> bool:
 def _unknown(what: str) -> BadValue:
     names = ", ".join(architecture.name for architecture in ARCHITECTURES)
     return BadValue(
-        "model: {what} has no attention whose projections are known here; known are "
-        "nn.MultiheadAttention, headwise.MultiheadAttention and those that are built as in {names}",
+        "model: {what} has no attention with a supported layout of projections; supported are "
+        "nn.MultiheadAttention, headwise.MultiheadAttention and the layouts of {names}",
         what=what,
         names=names,
     )
@@ -163,17 +164,17 @@ def _site(name: str, module: nn.Module, layers: list[Layer], model: nn.Module) -
     if isinstance(module, nn.MultiheadAttention):
         return Site(name, module, tuple(layers), module.num_heads, module.head_dim, None)
     architecture = architecture_of(module)
-    assert architecture is not None  # noqa: S101 - `_attentions` gives no other
+    assert architecture is not None  # noqa: S101 - checked in `_attentions`
     size = int(str(attribute(module, architecture.size)))
     width = features(attribute(module, architecture.out))
-    assert width is not None  # noqa: S101 - the architecture fits
+    assert width is not None  # noqa: S101 - true of every architecture
     if architecture.name == "ALBERT":
         layers = _albert_layers(name, model.config) or layers
     return Site(name, module, tuple(layers), width[0] // size, size, architecture)
 
 
 def _albert_layers(name: str, config: Any) -> list[Layer]:
-    """The layers of one of ALBERT's shared attention modules; none if its name is another."""
+    """Return the layers that share an attention module of ALBERT; none if its name differs."""
     words = name.split(".")
     try:
         group = int(words[words.index("albert_layer_groups") + 1])

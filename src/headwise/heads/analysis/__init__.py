@@ -1,1 +1,1 @@
-"""What attention weights and projections say beyond metrics: alignment, circuits, similarity."""
+"""Analyses of attention weights and projections beyond metrics: alignment, circuits, similarity."""

@@ -1,7 +1,7 @@
-"""The agreement of heads with gold pairs of query and key.
+"""Measure the agreement of heads with gold pairs of query and key.
 
-The pairs are words that translate each other, a word and the sound in which it was spoken, or an
-atom after and before a reaction.
+A pair is, for example, a word and its translation, a word and the sound in which it is spoken, or
+an atom after and before a reaction.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,12 +17,12 @@ from headwise.heads.sums import TextSums
 Pairs = Collection[tuple[int, int]]  # (query, key), each counted from 0
 
 NAMES = ("right", "weight", "queries", "sure_hits", "possible_hits", "predicted", "sure")
-"""The sums of each head, in the order of their tensor."""
+"""The sums of each head, in the order of the tensor."""
 
 
 @dataclass
 class Alignment(TextSums):
-    """The agreement of heads with gold pairs: the seven sums of `NAMES` by the name of the head."""
+    """The agreement of heads with gold pairs: the sums of `NAMES` by the name of the head."""
 
     def add(
         self,
@@ -36,16 +36,16 @@ class Alignment(TextSums):
         """Add one text.
 
         Args:
-            weights: of each head (Lq, Lk), 0 where not allowed.
+            weights: the attention weights (Lq, Lk) of each head, 0 where not allowed.
             sure: the gold pairs.
-            possible: further pairs that are no errors.
-            queries: (Lq,), True for the queries to align; None for those with a pair.
+            possible: further pairs that do not count as errors.
+            queries: (Lq,), True for the queries to align; None for queries with a pair.
             keys: (Lk,), True for the keys that can be predicted, such as the atoms of a formula;
                 None for all. The prediction of a head is the key with the largest weight.
 
         Raises:
-            BadValue: if there is no pair, a pair lies outside of the weights, or a mask has
-                another length.
+            BadValue: if there is no pair, a pair is outside the weights, or a mask has the wrong
+                length.
         """
         for head, table in weights.items():
             gold, loose = _marked(sure, table), _marked((*sure, *possible), table)
@@ -54,27 +54,27 @@ class Alignment(TextSums):
             self.sums.add(str(head), _counted(table, gold, loose, aligned, candidates))
 
     def heads(self) -> tuple[Head, ...]:
-        """Every head with sums."""
+        """Return every head with sums."""
         return tuple(Head.parse(name) for name in self.sums)
 
     def accuracy(self, head: Head) -> float:
-        """The share of queries with a gold pair whose heaviest key is in one; NaN without any.
+        """Return the share of queries with a gold pair whose prediction is a gold key, or NaN.
 
         Source: the attention accuracy of Ferrando & Costa-jussà 2021, section 4.
         """
         return self._quotient(head, "right", "queries")
 
     def mean_weight(self, head: Head) -> float:
-        """The mean weight that queries with a gold pair give to their gold keys.
+        """Return the mean weight of queries with a gold pair on their gold keys.
 
         Source: the attention on the aligned words of Ghader & Monz 2017, section 4.
         """
         return self._quotient(head, "weight", "queries")
 
     def error_rate(self, head: Head) -> float:
-        """AER = 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|), A one key for each query, its heaviest.
+        """Return AER = 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|), A the predictions of the queries.
 
-        Source: Och & Ney 2003, equation 20; S the sure pairs, P the possible ones, S within P.
+        Source: Och & Ney 2003, equation 20; S the sure pairs, P the sure and the possible pairs.
         """
         row = dict(zip(NAMES, self.sums[str(head)].tolist(), strict=True))
         below = row["predicted"] + row["sure"]
@@ -87,13 +87,13 @@ class Alignment(TextSums):
 
 
 def _marked(pairs: Pairs, table: Tensor) -> Tensor:
-    """(Lq, Lk), True at the pairs."""
+    """Return (Lq, Lk), True at the pairs; raise `BadValue` for invalid pairs."""
     marked = torch.zeros(table.shape, dtype=torch.bool, device=table.device)
     inside = all(0 <= i < table.shape[0] and 0 <= j < table.shape[1] for i, j in pairs)
     if not pairs or not inside:
         raise BadValue(
-            "pairs: expected pairs (query, key) below {table_shape}, got {pairs} of "
-            "{num_pairs}; count both from 0",
+            "pairs: expected pairs (query, key) below {table_shape}, got {num_pairs} pairs, first "
+            "{pairs}; count from 0",
             table_shape=tuple(table.shape),
             pairs=sorted(pairs)[:3],
             num_pairs=len(pairs),
@@ -106,8 +106,7 @@ def _marked(pairs: Pairs, table: Tensor) -> Tensor:
 def _fits(mask: Tensor, table: Tensor, axis: int, name: str) -> Tensor:
     if mask.shape != table.shape[axis : axis + 1]:
         raise BadValue(
-            "{name}: expected one boolean for each of {table_shape}, got {mask_shape}; "
-            "give a mask of that length",
+            "{name}: expected a boolean mask of length {table_shape}, got shape {mask_shape}",
             name=name,
             table_shape=table.shape[axis],
             mask_shape=tuple(mask.shape),

@@ -1,4 +1,4 @@
-"""Attention through all layers, patterns of attention maps, and attention between words."""
+"""Attention through all layers, patterns in attention maps, and attention between words."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,14 @@ from headwise.errors import BadValue, MissingExtra
 
 
 def rollout(layers: Sequence[Tensor]) -> Tensor:
-    """Attention rollout: the product of the layers (..., L, L), each half attention, half residual.
+    """Return the attention rollout (..., L, L), the product over layers of (attention + I) / 2.
 
     Args:
-        layers: the weights averaged over the heads, (..., L, L) each, from the lowest layer.
+        layers: the attention weights of each layer from the lowest, averaged over heads,
+            (..., L, L) each.
 
     Raises:
-        BadValue: if there is no layer, or they differ in shape.
+        BadValue: if there is no layer, or the layers differ in shape.
 
     Source: Abnar & Zuidema 2020, section 3, equation 1.
 
@@ -33,17 +34,17 @@ def rollout(layers: Sequence[Tensor]) -> Tensor:
 
 
 def flow(layers: Sequence[Tensor], *, normalised: bool = False) -> Tensor:
-    """Attention flow: the maximum flow from each token of the last layer to each input, (L, L).
+    """Return the attention flow (L, L), the maximum flow from tokens of the last layer to inputs.
 
-    Weights are the capacities of edges between tokens of neighbouring layers. There is one maximum
-    flow for each pair of tokens, O(L² · edges²) at worst: for sentences, not for documents.
+    Weights are the capacities of edges between tokens of neighbouring layers. Each pair of tokens
+    needs one maximum flow, O(L² · edges²) in the worst case, so use it for sentences only.
 
     Args:
-        layers: the weights averaged over the heads, (L, L) each, from the lowest layer.
-        normalised: whether each row is divided by its sum, as in the authors' code.
+        layers: the weights of each layer from the lowest, averaged over heads, (L, L) each.
+        normalised: whether each row is divided by its sum, as in the code of the authors.
 
     Raises:
-        BadValue: if there is no layer, or they differ in shape or are no matrices.
+        BadValue: if there is no layer, or the layers differ in shape or are not matrices.
         MissingExtra: if networkx, which torch installs, is missing.
 
     Source: Abnar & Zuidema 2020, section 3.
@@ -60,8 +61,8 @@ def flow(layers: Sequence[Tensor], *, normalised: bool = False) -> Tensor:
     with_residual = _with_residual(layers)
     if with_residual[0].dim() != 2:
         raise BadValue(
-            "layers: expected matrices (L, L), got {shape}; average over the heads, one "
-            "sample at a time",
+            "layers: expected matrices (L, L), got {shape}; average over the heads, and pass "
+            "one sample",
             shape=tuple(with_residual[0].shape),
         )
     graph = networkx.DiGraph()
@@ -81,31 +82,31 @@ def _with_residual(layers: Sequence[Tensor]) -> list[Tensor]:
     shapes = [tuple(layer.shape) for layer in layers]
     if not shapes or len(set(shapes)) > 1 or len(shapes[0]) < 2 or shapes[0][-1] != shapes[0][-2]:
         raise BadValue(
-            "layers: expected one or more of one shape (..., L, L), got {shapes}", shapes=shapes
+            "layers: expected tensors of one shape (..., L, L), got {shapes}", shapes=shapes
         )
     own = torch.eye(shapes[0][-1], dtype=layers[0].dtype, device=layers[0].device)
     return [0.5 * layer + 0.5 * own for layer in layers]
 
 
-LAST = 64  # the number of last queries that choose columns and diagonals. Source: Jiang et al. 2024
+LAST = 64  # the number of last queries that select columns and diagonals; Jiang et al. 2024
 
 
 def vertical_slash(
     weights: Float[Tensor, "h l l"], *, verticals: int, slashes: int, last: int = LAST
 ) -> Float[Tensor, " h"]:
-    """The share of attention in the best columns and diagonals of each head, (H,).
+    """Return the share (H,) of the attention of each head in its best columns and diagonals.
 
-    Columns (one key for all queries) and diagonals (one distance for all queries) are chosen by
+    Columns (one key for all queries) and diagonals (one distance for all queries) are selected by
     their sums over the last queries; the share is over all queries.
 
     Args:
-        weights: of the heads on one text, (H, L, L).
+        weights: the attention weights of the heads on one text, (H, L, L).
         verticals: the number of columns.
         slashes: the number of diagonals.
-        last: the number of last queries that choose them.
+        last: the number of last queries that select columns and diagonals.
 
     Raises:
-        BadValue: if the maps are not square, or a number is not positive.
+        BadValue: if ``weights`` are not square, or a number is not positive.
 
     Source: Jiang et al. 2024 (MInference), algorithm 2 and section 3.2; recall of the pattern.
 
@@ -115,7 +116,7 @@ def vertical_slash(
     """
     if weights.dim() != 3 or weights.shape[-1] != weights.shape[-2]:
         raise BadValue(
-            "weights: expected (H, L, L), got {weights_shape}; give one text's heads",
+            "weights: expected (H, L, L), got {weights_shape}; pass the heads of one text",
             weights_shape=tuple(weights.shape),
         )
     for name, number in (("verticals", verticals), ("slashes", slashes), ("last", last)):
@@ -141,27 +142,27 @@ def _marked(sums: Tensor, most: int) -> Tensor:
     return torch.zeros_like(sums, dtype=torch.bool).scatter_(1, best, True)
 
 
-FIRST = 10  # the number of tokens of each text that are compared: Vig & Belinkov 2019, section 4.4
+FIRST = 10  # the number of compared tokens of each text; Vig & Belinkov 2019, section 4.4
 
 
 def variability(weights: Float[Tensor, "x h l l"], *, first: int = FIRST) -> Float[Tensor, " h"]:
-    """The distance of each head's maps from their mean over texts, 0 (position only) to 1, (H,).
+    """Return the distance (H,) of the maps of each head from their mean over texts, from 0 to 1.
 
         Σ_x Σ_i Σ_j |A_x[i,j] - mean_x A[i,j]| / (2 Σ_x Σ_i Σ_j A_x[i,j])
 
     Args:
-        weights: the heads on several texts, (X, H, L, L), cut to one length.
-        first: the number of tokens of each text that are compared.
+        weights: the attention weights on several texts of one length, (X, H, L, L).
+        first: the number of compared tokens of each text.
 
     Raises:
-        BadValue: if there are fewer than two texts, or they are shorter than ``first``.
+        BadValue: if there are fewer than two texts, or the texts are shorter than ``first``.
 
     Source: Vig & Belinkov 2019, section 4.4, equation 3.
     """
     if weights.dim() != 4 or len(weights) < 2 or min(weights.shape[-2:]) < first:
         raise BadValue(
-            "weights: expected (texts, H, L, L) of two texts or more and L from {first} "
-            "on, got {weights_shape}; leave out shorter texts, or lower first",
+            "weights: expected (texts, H, L, L) with at least 2 texts and L >= {first}, "
+            "got {weights_shape}; leave out shorter texts, or reduce first",
             first=first,
             weights_shape=tuple(weights.shape),
         )
@@ -170,22 +171,22 @@ def variability(weights: Float[Tensor, "x h l l"], *, first: int = FIRST) -> Flo
     return apart / (2 * shown.sum((0, 2, 3)))
 
 
-FROM = ("mean", "first")  # the attention of a split word: the mean over its pieces, or the first's
+FROM = ("mean", "first")  # the attention from a word: the mean over its tokens, or the first token
 
 
 def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "mean") -> Tensor:
-    """The attention from word to word, (..., W, W).
+    """Return the attention between words, (..., W, W).
 
-    The attention to a split word is the sum over its pieces, the attention from it their mean, so
-    that rows still sum to 1.
+    The attention to a word is the sum over its tokens, the attention from a word their mean, so
+    rows still sum to 1.
 
     Args:
-        weights: (..., L, L) between pieces.
-        words: the pieces of each word, numbers below L; each piece in one word.
-        source: "mean" as in the paper, or "first", the default of its code.
+        weights: the attention weights between tokens, (..., L, L).
+        words: the token indices of each word, below L; each token is in exactly one word.
+        source: "mean" over the tokens of a word as in the paper, or "first" as in its code.
 
     Raises:
-        BadValue: if the words are not made of the pieces, each once, or ``source`` is unknown.
+        BadValue: if a token is not in exactly one word, or ``source`` is unknown.
 
     Source: Clark et al. 2019, section 4.1.
 
@@ -203,7 +204,7 @@ def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "me
         )
     if sorted(piece for word in words for piece in word) != list(range(length)) or not all(words):
         raise BadValue(
-            "words: expected each of the {length} pieces in one word, got {words!r}",
+            "words: expected each of the {length} tokens in exactly one word, got {words!r}",
             length=length,
             words=list(words),
         )
@@ -216,20 +217,20 @@ def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "me
 def between(
     weights: Tensor, queries: Sequence[Sequence[int]], keys: Sequence[Sequence[int]]
 ) -> Tensor:
-    """The attention from some words to others, (..., query words, key words).
+    """Return the attention from query words to key words, (..., query words, key words).
 
-    As `merged`, but pieces in no word, such as [CLS] and [SEP], are left out, so that a row may sum
-    to less than 1. The attention from and to a word without pieces is 0.
+    The same as `merged`, but without tokens that are in no word, such as [CLS] and [SEP], so a row
+    may sum to less than 1. The attention from and to a word without tokens is 0.
 
     Args:
-        weights: (..., Lq, Lk) between pieces.
-        queries: the pieces of each query word, numbers below Lq.
-        keys: the pieces of each key word, numbers below Lk.
+        weights: the attention weights between tokens, (..., Lq, Lk).
+        queries: the token indices of each query word, below Lq.
+        keys: the token indices of each key word, below Lk.
 
     Raises:
-        BadValue: if a piece is outside the weights.
+        BadValue: if a token is outside the weights.
 
-    Source: Clark et al. 2019, section 4.1; special tokens are dropped in section 4.2.
+    Source: Clark et al. 2019, section 4.1; section 4.2 also removes special tokens.
 
     Example:
         >>> weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]])
@@ -242,13 +243,13 @@ def between(
 
 
 def _membership(weights: Tensor, words: Sequence[Sequence[int]], length: int, name: str) -> Tensor:
-    """(length, words), 1 where a piece belongs to a word."""
+    """Return (length, words), 1 where a token belongs to a word."""
     members = weights.new_zeros(length, len(words))
     for number, word in enumerate(words):
         if not all(0 <= piece < length for piece in word):
             raise BadValue(
-                "{name}: expected pieces below {length}, got {word} for word {number}; "
-                "count the tokens of the weights from 0",
+                "{name}: expected token indices below {length}, got {word} for word {number}; "
+                "count tokens from 0",
                 name=name,
                 length=length,
                 word=list(word)[:8],
@@ -259,13 +260,13 @@ def _membership(weights: Tensor, words: Sequence[Sequence[int]], length: int, na
 
 
 def pieces(words: Sequence[tuple[int, int]], tokens: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """The tokens of each word.
+    """Return the token indices of each word.
 
-    A token that overlaps several words belongs to the first of them. A word has no token if the
-    text was cut before it, or if its characters are in the token of the word before.
+    A token that overlaps several words belongs to the first of these words. A word has no tokens if
+    the text was truncated before it, or if its characters are in a token of the previous word.
 
     Args:
-        words: (start, stop) in characters of each word, in order.
+        words: (start, stop) of each word in characters, in order.
         tokens: (start, stop) of each token, as in the ``offset_mapping`` of a fast tokenizer; a
             special token is (0, 0).
 

@@ -1,11 +1,11 @@
-"""The QK and OV circuits of heads, computed from their weights alone.
+"""The QK and OV circuits of heads, computed only from the parameters of the model.
 
-The QK circuit W_Q W_Kᵀ decides which token attends to which; the OV circuit W_V W_O decides what is
-written. Both are (E, E) products of two thin matrices and are never built: their eigenvalues are
-those of the (D, D) product in the other order.
+The QK circuit W_Q W_Kᵀ determines which tokens a token attends to; the OV circuit W_V W_O
+determines the output. Both are (E, E) products of two thin matrices that are never computed: the
+(D, D) products in the opposite order have the same nonzero eigenvalues.
 
-Vectors are rows, so that W_V W_O is in the order of application; Elhage et al. write columns. Norms
-before the attention, biases and rotations of positions are left out.
+Vectors are rows, so W_V W_O is in the order of application; Elhage et al. use columns.
+Normalisation before the attention, biases and rotary embeddings are ignored.
 
 Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
 """
@@ -33,12 +33,12 @@ Kind = Literal["Q", "K", "V"]  # the input of a later head that reads an earlier
 
 @dataclass(frozen=True, eq=False)
 class Circuits:
-    """The projections of one layer, head by head, in float64.
+    """The projections of one layer for each head, in float64.
 
     Attributes:
-        q, k, v: (H, E, D) each, from the residual stream to the head.
-        o: (H, D, E), from the head back to the residual stream.
-        v_bias: (H, D), added to the values; 0 without a bias.
+        q, k, v: the projections from the residual stream to the head, (H, E, D) each.
+        o: the projection from the head to the residual stream, (H, D, E).
+        v_bias: the bias of the values (H, D); 0 without a bias.
     """
 
     q: Tensor
@@ -48,34 +48,34 @@ class Circuits:
     v_bias: Tensor
 
     def copying(self, embedding: Tensor | None = None, unembedding: Tensor | None = None) -> Tensor:
-        """The copying score of each head: Σ λ / Σ |λ| of OV, -1 to 1, (H,).
+        """Return the copying score (H,) of each head, Σ λ / Σ |λ| of OV, from -1 to 1.
 
         Args:
-            embedding: (V, E); None measures copying in the residual stream.
-            unembedding: (V, E); None for the embedding, as in a model that ties them.
+            embedding: the embedding (V, E); None measures copying in the residual stream.
+            unembedding: the unembedding (V, E); None for tied embeddings.
 
         Source: Elhage et al. 2021, "Detecting copying behavior": eigenvalues of W_E W_V W_O W_U.
         """
         return _positive_share(self.o @ _through(embedding, unembedding, self.o.shape[2]) @ self.v)
 
     def matching(self, embedding: Tensor | None = None) -> Tensor:
-        """How far each head attends to tokens like the query's: Σ λ / Σ |λ| of QK, -1 to 1, (H,).
+        """Return the matching score (H,) of each head, Σ λ / Σ |λ| of QK, from -1 to 1.
 
         Source: Elhage et al. 2021: eigenvalues of W_E W_Q W_Kᵀ W_Eᵀ.
         """
         return _positive_share(self.k.mT @ _through(embedding, None, self.k.shape[1]) @ self.q)
 
     def values(self, residual: Tensor) -> Tensor:
-        """The values (H, L, D) of the input of the attention, (L, E)."""
+        """Return the values (H, L, D) for an input (L, E) of the attention."""
         return residual.to(self.v.dtype) @ self.v + self.v_bias[:, None]
 
 
 def composition(earlier: Circuits, later: Circuits, kind: Kind) -> Tensor:
-    """How much of the output of earlier heads the later ones read, (H earlier, H later), 0 to 1.
+    """Return how much later heads read from the output of earlier heads, (H earlier, H later).
 
         ‖W_OV M‖ / (‖W_OV‖ ‖M‖), M = W_QK for queries, its transpose for keys, W_OV for values
 
-    Unrelated heads have about `chance`.
+    Scores are between 0 and 1; unrelated heads have about `chance`.
 
     Raises:
         BadValue: if ``kind`` is unknown.
@@ -93,19 +93,19 @@ def composition(earlier: Circuits, later: Circuits, kind: Kind) -> Tensor:
 
 
 def chance(width: int) -> float:
-    """The composition of two random heads: the mean over rotations of ‖A R B‖² is ‖A‖² ‖B‖² / E."""
+    """Return 1 / √E, the composition of random heads: ‖A R B‖² averages ‖A‖² ‖B‖² / E over R."""
     return 1 / math.sqrt(width)
 
 
 def value_weighted(weights: Tensor, values: Tensor, output: Tensor) -> Tensor:
-    """The norm of what each key adds to the layer's output, ‖A[i,j] v_j W_O‖, (H, Lq, Lk).
+    """Return the norm of the output from each key, ‖A[i,j] v_j W_O‖, (H, Lq, Lk).
 
-    It is small for a large weight on a token whose value is small, such as a sink.
+    The norm is small for a large weight on a token with a small value, such as a sink.
 
     Args:
-        weights: (H, Lq, Lk).
-        values: (H, Lk, D), `Circuits.values`.
-        output: (H, D, E), `Circuits.o`.
+        weights: the attention weights (H, Lq, Lk).
+        values: the values (H, Lk, D), from `Circuits.values`.
+        output: the output projections (H, D, E), `Circuits.o`.
 
     Source: Kobayashi et al. 2020, section 3, equation 6.
 
@@ -119,7 +119,7 @@ def value_weighted(weights: Tensor, values: Tensor, output: Tensor) -> Tensor:
 
 
 def value_weighted_together(weights: Tensor, values: Tensor, output: Tensor) -> Tensor:
-    """The norm of the sum over the heads of a layer, ‖Σ_h A[i,j] v_j W_O‖, (Lq, Lk).
+    """Return the norm of the output of all heads from each key, ‖Σ_h A[i,j] v_j W_O‖, (Lq, Lk).
 
     Source: Kobayashi et al. 2020, section 3.
     """
@@ -129,12 +129,12 @@ def value_weighted_together(weights: Tensor, values: Tensor, output: Tensor) -> 
 
 
 def circuits_of(module: nn.Module) -> Circuits:
-    """The projections of one attention module; raises `BadType` if its architecture is unknown."""
+    """Return the projections of an attention module; raise `BadType` if it is not supported."""
     architecture = architecture_of(module)
     if architecture is None:
         raise BadType(
-            "module: expected an attention with projections of q, k, v and out that are "
-            "known here, got {module_type}; give its Circuits yourself",
+            "module: expected an attention module of a supported architecture, got "
+            "{module_type}; create its Circuits directly",
             module_type=type(module).__name__,
         )
     size: Any = attribute(module, architecture.size)
@@ -146,12 +146,12 @@ def circuits_of(module: nn.Module) -> Circuits:
 
 
 def circuits(model: nn.Module) -> dict[Layer, Circuits]:
-    """The projections of every self-attention, by layer.
+    """Return the projections of every self-attention, by layer.
 
-    A module that is used several times, as in ALBERT, is one layer.
+    A module that several layers share, as in ALBERT, counts as one layer.
 
     Raises:
-        BadType: if no attention is of a known architecture.
+        BadType: if no attention module has a supported architecture.
     """
     config = getattr(model, "config", None)
     stacks = ("encoder", "decoder") if getattr(config, "is_encoder_decoder", False) else ()
@@ -164,8 +164,8 @@ def circuits(model: nn.Module) -> dict[Layer, Circuits]:
             by_layer[Layer(part, number)] = circuits_of(module)
     if not by_layer:
         raise BadType(
-            "model: expected attentions whose projections are known here, got none in "
-            "{model_type}; circuits_of says of one module what is expected",
+            "model: expected attention modules of a supported architecture, got none in "
+            "{model_type}; create Circuits directly",
             model_type=type(model).__name__,
         )
     return by_layer
@@ -174,7 +174,7 @@ def circuits(model: nn.Module) -> dict[Layer, Circuits]:
 def _inputs(
     module: nn.Module, architecture: Architecture, size: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """(heads, E, D) and (heads, D) of q, k and v."""
+    """Return weight (heads, E, D) and bias (heads, D) for each of q, k and v."""
     if not architecture.fused:
         projections = [attribute(module, path) for path in architecture.projections]
         return [_heads(_matrix(projection), _bias(projection), size) for projection in projections]
@@ -193,7 +193,7 @@ def _heads(matrix: Tensor, bias: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _matrix(projection: Any) -> Tensor:
-    """(out, in) in float64."""
+    """Return the weight (out, in) of a projection in float64."""
     weight: Tensor = projection.weight.detach().double()
     return weight.mT if is_transposed(projection) else weight
 
@@ -207,15 +207,15 @@ def _bias(projection: Any) -> Tensor:
 
 
 def _through(embedding: Tensor | None, unembedding: Tensor | None, width: int) -> Tensor:
-    """From the end of a circuit back to its beginning: W_U W_E or the identity, (E, E)."""
+    """Return the map (E, E) from the output of a circuit to its input: W_U W_E or the identity."""
     if embedding is None:
         return torch.eye(width, dtype=torch.float64)
     into = embedding.detach().double()
     back = into if unembedding is None else unembedding.detach().double()
     if into.shape != back.shape or into.shape[-1] != width:
         raise BadValue(
-            "embedding: expected (tokens, {width}) twice, got {into_shape} and "
-            "{back_shape}; give those of the same model",
+            "embedding: expected two matrices (V, {width}), got {into_shape} and "
+            "{back_shape}; use embedding and unembedding of the same model",
             width=width,
             into_shape=tuple(into.shape),
             back_shape=tuple(back.shape),
@@ -224,18 +224,18 @@ def _through(embedding: Tensor | None, unembedding: Tensor | None, width: int) -
 
 
 def _positive_share(matrices: Tensor) -> Tensor:
-    """Σ λ / Σ |λ| of each."""
+    """Return Σ λ / Σ |λ| of the eigenvalues of each matrix."""
     values: Tensor = torch.linalg.eigvals(matrices)
     return values.real.sum(-1) / values.abs().sum(-1)
 
 
 def _root(gram: Tensor) -> Tensor:
-    """R with G = Rᵀ R."""
+    """Return R with G = Rᵀ R."""
     values, vectors = torch.linalg.eigh(gram)
     root: Tensor = values.clamp(min=0).sqrt()[..., None] * vectors.mT
     return root
 
 
 def _norm(into: Tensor, out: Tensor) -> Tensor:
-    """The Frobenius norm of the product of two thin matrices, without building it."""
+    """Return the Frobenius norm of a product of two thin matrices, without the product."""
     return ((into.mT @ into) * (out @ out.mT)).sum((-2, -1)).clamp(min=0).sqrt()

@@ -1,4 +1,4 @@
-"""The similarity of heads: the divergence of their attention, and groups of heads that agree."""
+"""The similarity of heads: the divergence of their attention, and groups of similar heads."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from headwise.lang import Text
 
 
 def jensen_shannon(one: Tensor, other: Tensor) -> Tensor:
-    """The Jensen-Shannon divergence of distributions over the last axis, in nats, 0 to log 2.
+    """Return the Jensen-Shannon divergence over the last axis, in nats, from 0 to log 2.
 
-    Its square root is a distance; this is the divergence itself.
+    The square root of the divergence is a distance.
 
     Args:
-        one: (..., n), each summing to 1.
-        other: the same.
+        one: distributions (..., n) over the last axis.
+        other: distributions (..., n) over the last axis.
 
     Source: Clark et al. 2019, section 6; Lin 1991.
 
@@ -35,13 +35,13 @@ def jensen_shannon(one: Tensor, other: Tensor) -> Tensor:
 
 
 def distances(weights: Float[Tensor, "h lq lk"], allowed: Tensor | None = None) -> Tensor:
-    """The mean divergence between heads, (H, H), over the queries that see a key.
+    """Return the mean divergence (H, H) between heads over queries that are not fully masked.
 
     Args:
-        weights: of the heads of one text, of any layers, (H, Lq, Lk); rows sum to 1.
-        allowed: (H or 1, Lq, Lk), where a query may attend; None for everywhere.
+        weights: the weights of heads of any layers on one text, (H, Lq, Lk); rows sum to 1.
+        allowed: (H or 1, Lq, Lk), True where a query may attend; None for everywhere.
 
-    Source: Clark et al. 2019, section 6, without the smoothing, and as a mean, not a sum.
+    Source: Clark et al. 2019, section 6, without smoothing and as a mean instead of a sum.
     """
     heads, queries, keys = weights.shape
     if allowed is None:
@@ -52,33 +52,32 @@ def distances(weights: Float[Tensor, "h lq lk"], allowed: Tensor | None = None) 
     return (divergence * both).sum(-1) / both.sum(-1).clamp(min=1)
 
 
-SMOOTH = 1e-3  # the share of a uniform head that Clark et al. mix in before they compare heads
+SMOOTH = 1e-3  # the share of a uniform head that Clark et al. 2019 add before comparing heads
 
 
 def clark_distances(weights: Float[Tensor, "h lq lk"]) -> Tensor:
-    """The divergence between heads as published, summed over the queries of a text, (H, H).
+    """Return the divergence (H, H) between heads as published, summed over the queries of a text.
 
     Args:
-        weights: of the heads of one text, of any layers, (H, Lq, Lk); rows sum to 1.
+        weights: the weights of heads of any layers on one text, (H, Lq, Lk); rows sum to 1.
 
-    Source: Clark et al. 2019, section 6, and their code: A' = 0.999 A + 0.001 / N.
+    Source: Clark et al. 2019, section 6, and the code of the paper: A' = 0.999 A + 0.001 / N.
     """
     smooth = (1 - SMOOTH) * weights + SMOOTH / weights.shape[-1]
     return torch.stack([jensen_shannon(row[None], smooth).sum(-1) for row in smooth])
 
 
 def groups(distance: Tensor, most: float) -> list[list[int]]:
-    """Groups of heads by complete linkage: no two heads of a group differ by more than ``most``.
+    """Group heads by complete linkage: two heads of a group differ by at most ``most``.
 
-    The nearest two groups are joined first. Heads are in order, groups in the order of their first
-    head.
+    The two nearest groups are merged first. Groups are sorted by their first heads.
 
     Args:
         distance: (H, H), symmetric.
         most: the largest distance in a group.
 
     Raises:
-        BadValue: if the distances are no symmetric square.
+        BadValue: if ``distance`` is not symmetric.
 
     Example:
         >>> groups(torch.tensor([[0.0, 0.1, 0.6], [0.1, 0.0, 0.6], [0.6, 0.6, 0.0]]), 0.2)
@@ -90,8 +89,8 @@ def groups(distance: Tensor, most: float) -> list[list[int]]:
             distance_shape=tuple(distance.shape),
         )
     heads = distance.shape[0]
-    members = {number: [number] for number in range(heads)}  # by the first head of each group
-    apart = distance.double().clone().fill_diagonal_(torch.inf)  # the furthest heads of two groups
+    members = {number: [number] for number in range(heads)}  # groups by their first head
+    apart = distance.double().clone().fill_diagonal_(torch.inf)  # between groups, the largest
     while len(members) > 1:
         one, other = divmod(int(apart.argmin()), heads)
         if one == other or apart[one, other] > most:
@@ -103,23 +102,22 @@ def groups(distance: Tensor, most: float) -> list[list[int]]:
     return list(members.values())
 
 
-MOST_CELLS = 1 << 22  # the most pairs of weights compared in a text; longer ones use fewer queries
+MOST_CELLS = 1 << 22  # the most compared pairs of weights of a text; long texts use fewer queries
 
 MOST_PAIRS = 1_400_000
-"""The largest number of pairs of heads compared in one part of a model: 1600 heads in 40 layers.
+"""The most pairs of heads that are compared in a part of a model: 1600 heads in 40 layers.
 
-A run keeps their sums in two halves, for the model and its copy, in up to three parts: 0.8 GB.
+A run stores sums for two halves, for the model and its copy, in up to three parts: 0.8 GB.
 """
 
 NOT_COMPARED = Text(
-    "heads are not compared with each other: they are more than {most_pairs:,} "
-    "pairs; everything else is measured",
+    "heads are not compared with each other, because there are more than {most_pairs:,} pairs",
     most_pairs=MOST_PAIRS,
 )
 
 
 def is_comparable(heads: Iterable[Head]) -> bool:
-    """Whether the heads of each part of a model are few enough to be compared with each other."""
+    """Return whether the heads of each part of a model are few enough to compare pairs."""
     sizes: dict[str, list[int]] = {}
     for layer, own in by_layer(heads).items():
         sizes.setdefault(layer.part, []).append(len(own))
@@ -133,27 +131,27 @@ def is_comparable(heads: Iterable[Head]) -> bool:
 
 @dataclass
 class Similarity(TextSums):
-    """The similarity of every two heads of a part of a model, over many texts.
+    """The similarity of all pairs of heads in a part of a model, over many texts.
 
     A part with more pairs than `MOST_PAIRS` is ignored.
 
         agreement = 1 - JS(h, g) / (JS(h, u) + JS(g, u))
 
-    with u uniform over the allowed keys: two nearly uniform heads are close to each other whatever
-    they do. The agreement is 1 for equal heads, and about 0 for heads that depart from uniform
-    independently. Ours; JS is that of Clark et al. 2019, section 6.
+    with u uniform over the allowed keys. The denominator is needed because the divergence of two
+    nearly uniform heads is always small. The agreement is 1 for equal heads, and about 0 for heads
+    that differ from uniform independently. It is our measure; JS is that of Clark et al. 2019.
 
     Attributes:
-        sums: for every two layers of a part the moments (H, H, 6) of the divergence of their heads
-            (x) and of the sum of their departures from uniform (y), means over queries of a text.
+        sums: for each pair of layers of a part the moments (H, H, 6) of x, the divergence of two
+            heads, and y, the sum of their divergences from uniform; means over queries of a text.
     """
 
     def add(self, weights: Mapping[Head, Tensor], allowed: Tensor) -> None:
         """Add one text.
 
         Args:
-            weights: of each head of one part of the model, (Lq, Lk); 0 where not allowed.
-            allowed: (Lq, Lk), where all of them may attend.
+            weights: the attention weights (Lq, Lk) of each head of a part; 0 where not allowed.
+            allowed: (Lq, Lk), True where all of these heads may attend.
         """
         if not is_comparable(weights):
             return
@@ -175,26 +173,26 @@ class Similarity(TextSums):
                     self.sums.add(f"{one}|{other}", square)
 
     def heads(self) -> tuple[Head, ...]:
-        """Every head that was compared."""
+        """Return every head that was compared."""
         sizes = [(layer, len(self.sums[f"{layer}|{layer}"])) for layer in self._layers()]
         return tuple(Head(layer, number) for layer, heads in sizes for number in range(heads))
 
     def share(self, one: Head, other: Head) -> RatioEstimate:
-        """The divergence of two heads divided by their departures: 1 - `agreement`."""
+        """Return 1 - `agreement` of two heads as a ratio over texts."""
         low, high = sorted((one, other))
         return RatioEstimate.of(self.sums[f"{low.layer}|{high.layer}"][low.number, high.number])
 
     def agreement(self, one: Head, other: Head) -> float:
-        """1 - Σ JS(h, g) / Σ (JS(h, u) + JS(g, u)); NaN where both are uniform everywhere."""
+        """Return 1 - Σ JS(h, g) / Σ (JS(h, u) + JS(g, u)); NaN if both heads are always uniform."""
         return 1 - self.share(one, other).value
 
     def pairs(self) -> tuple[tuple[Head, Head], ...]:
-        """Every two heads of one part of the model."""
+        """Return all pairs of heads of the same part of the model."""
         pairs = combinations(sorted(self.heads()), 2)
         return tuple(pair for pair in pairs if pair[0].layer.part == pair[1].layer.part)
 
     def distances(self, part: str = "") -> tuple[tuple[Head, ...], Tensor]:
-        """The heads of a part, and the mean divergence of every two, (H, H), for `groups`."""
+        """Return the heads of a part and their mean divergences (H, H), for `groups`."""
         layers = [layer for layer in self._layers() if layer.part == part]
         heads = tuple(head for head in self.heads() if head.layer.part == part)
         whole = torch.zeros(len(heads), len(heads), dtype=torch.float64)
@@ -213,7 +211,7 @@ class Similarity(TextSums):
 
 
 def _pairwise(rows: Tensor) -> Tensor:
-    """The mean divergence of every two of (H, R, Lk), as H((p + q) / 2) - (H(p) + H(q)) / 2."""
+    """Return the mean divergences of rows (H, R, Lk), H((p + q) / 2) - (H(p) + H(q)) / 2."""
     own = row_entropy(rows).mean(-1)  # (H,)
     apart = rows.new_zeros(len(rows), len(rows))
     for number, row in enumerate(rows):
@@ -224,7 +222,7 @@ def _pairwise(rows: Tensor) -> Tensor:
 
 
 def _sampled_queries(allowed: Tensor, heads: int) -> Tensor:
-    """Queries that may attend to two keys or more, evenly spaced if there are too many."""
+    """Return queries with at least two allowed keys, evenly spaced if there are too many."""
     queries = (allowed.sum(-1) > 1).nonzero().flatten()
     most = max(1, MOST_CELLS // max(1, heads * heads * allowed.shape[-1]))
     if len(queries) <= most:
@@ -233,6 +231,6 @@ def _sampled_queries(allowed: Tensor, heads: int) -> Tensor:
 
 
 def _divergence(one: Tensor, other: Tensor) -> Tensor:
-    """Σ p log(p / q), where 0 log 0 is 0 and q is 0 only where p is."""
+    """Return Σ p log(p / q), where 0 log 0 is 0; q may be 0 only where p is 0."""
     terms: Tensor = torch.special.xlogy(one, one) - torch.special.xlogy(one, other)
     return terms.sum(-1)

@@ -1,4 +1,4 @@
-"""Blocks of queries, and the attention weights of one block as a model computes them."""
+"""Compute the attention weights of blocks of queries as a model computes them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,17 +17,19 @@ from headwise.heads.capture.token_positions import TokenPositions
 from headwise.heads.metrics import KeyContext, Rows
 from headwise.heads.statistics import Baseline
 
-KEY_MULTIPLE = 64  # ranges of keys begin and end at multiples of this, for alignment
-LOWEST_SCORE = -1e30  # the lowest score of an allowed key; that of others is lower
+KEY_MULTIPLE = 64  # ranges of keys begin and end at multiples of 64 for memory alignment
+LOWEST_SCORE = -1e30  # the lowest score of an allowed key; masked scores are lower
 
 
 @dataclass(frozen=True, eq=False)
 class BlockRange:
-    """A range of queries, and the range of keys that they may attend to.
+    """A range of queries and the range of keys that they may attend to.
 
     Attributes:
-        mixed: the part of ``keys`` where some pairs are not allowed.
-        fully_masked: (B, H or 1, R, 1), the queries that may attend to no key; None without any.
+        rows: the queries.
+        keys: the keys.
+        mixed: the part of ``keys`` in which some pairs are not allowed.
+        fully_masked: (B, H or 1, R, 1), True for fully masked queries; None if there are none.
     """
 
     rows: slice
@@ -37,7 +39,7 @@ class BlockRange:
 
     @classmethod
     def of(cls, rows: slice, keys: slice, allowed: Bool[Tensor, "b #h r k"]) -> "BlockRange":
-        """The range of these queries and keys, by which pairs are allowed."""
+        """Return the range of these queries and keys from their allowed pairs."""
         closed = (~allowed).flatten(0, 2).any(0).nonzero().flatten().tolist()
         start = keys.start
         mixed = slice(start + closed[0], start + closed[-1] + 1) if closed else slice(0, 0)
@@ -47,7 +49,7 @@ class BlockRange:
 
 @dataclass(frozen=True, eq=False)
 class WeightBlock:
-    """The weights of a range of queries, and the finite scores whose softmax they are."""
+    """The attention weights of a range of queries and the finite scores before the softmax."""
 
     weights: Float[Tensor, "b h r k"]
     scores: Float[Tensor, "b h r k"]
@@ -56,21 +58,22 @@ class WeightBlock:
 
 @dataclass(frozen=True, eq=False)
 class AttentionTerms:
-    """The terms of the formula of one attention.
+    """The terms of the formula of one attention call.
 
     Attributes:
-        q: (B, H, Lq, D), with its rotary position.
-        k: (B, G, Lk, D), the same; query head h reads key head h // (H / G).
-        v: (B, G, Lk, Dv).
-        scale: factor on the scores.
-        pattern: the allowed pairs, and what is added to the scaled scores.
-        softcap: c in c · tanh(scores / c), before anything is added; or None.
-        sink: (H,), a logit in each row's softmax whose share no key gets; or None.
-        values: gives what is added to the output for the weights of a block, or None.
-        appended: how many of the last keys are not tokens: those of ``add_bias_kv`` and
+        q: the queries (B, H, Lq, D), after the rotary embedding.
+        k: the keys (B, G, Lk, D), after the rotary embedding; query head h uses key head
+            h // (H / G).
+        v: the values (B, G, Lk, Dv).
+        scale: the factor on the scores.
+        pattern: the allowed pairs, and the terms added to the scaled scores.
+        softcap: c in c · tanh(scores / c), applied before terms are added; or None.
+        sink: (H,), a learned logit in the softmax of each row that belongs to no key; or None.
+        values: a function from a block of weights to a term of the output, or to None; or None.
+        appended: the number of last keys that are not tokens, from ``add_bias_kv`` and
             ``add_zero_attn``. The weight on them counts as sink mass.
-        finish: the model's operation on heads' outputs (B, H, R, Dv) that gives its visible
-            output; None means a transpose to (B, R, H, Dv).
+        finish: a function from the head outputs (B, H, R, Dv) to the output of the module; None
+            means a transpose to (B, R, H, Dv).
     """
 
     q: Float[Tensor, "b h lq d"]
@@ -86,7 +89,7 @@ class AttentionTerms:
 
     @property
     def size(self) -> tuple[int, int, int, int]:
-        """B, H, Lq, Lk."""
+        """The sizes B, H, Lq and Lk."""
         return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
 
     @property
@@ -96,47 +99,47 @@ class AttentionTerms:
 
     @property
     def measurable(self) -> bool:
-        """Whether there is a query and a token."""
+        """Whether there is at least one query and one token."""
         return 0 not in (*self.size[:3], self.tokens)
 
     def within(self, keys: slice) -> slice:
-        """The indices of tokens within these keys."""
+        """Return the range of tokens within a range of keys, counted from its start."""
         return slice(0, min(keys.stop, self.tokens) - keys.start)
 
     @cached_property
     def wide(self) -> torch.dtype:
-        """The dtype of the weights: float32 at least."""
+        """The dtype of the weights, at least float32."""
         return torch.promote_types(self.q.dtype, torch.float32)
 
     @cached_property
     def _keys(self) -> Tensor:
-        """The keys (B, G, Lk, D) in a layout that blocks need not copy."""
+        """The keys (B, G, Lk, D) in a memory layout that blocks can use without a copy."""
         batch, groups, length, dim = self.k.shape
         return self.k.flatten(0, 1).view(batch, groups, length, dim)
 
     def reach(self, rows: slice, also: slice | None = None) -> slice:
-        """The keys that these queries may attend to, with those of ``also``."""
+        """Return the aligned range of the keys that ``rows`` may attend to and of ``also``."""
         keys = self.pattern.reach(rows)
         if also is not None:
             some = keys.stop > keys.start
             keys = slice(min(keys.start, also.start), max(keys.stop, also.stop)) if some else also
         if keys.stop == keys.start:
-            keys = slice(0, 1)  # fully masked rows need a key too
+            keys = slice(0, 1)  # a fully masked row needs at least one key
         if self.appended:
-            keys = slice(min(keys.start, self.tokens - 1), keys.stop)  # and a token
+            keys = slice(min(keys.start, self.tokens - 1), keys.stop)  # and at least one token
         start = keys.start // KEY_MULTIPLE * KEY_MULTIPLE
         return slice(start, min(-(-keys.stop // KEY_MULTIPLE) * KEY_MULTIPLE, self.size[3]))
 
     def allowed(self, rows: slice, keys: slice) -> Bool[Tensor, "b #h r k"]:
-        """True where a query of these rows may attend to one of these keys."""
+        """Return True where a query in ``rows`` may attend to a key in ``keys``."""
         return self.pattern.allowed(rows, keys).expand(self.size[0], -1, -1, -1)
 
     def block(
         self, part: BlockRange, dtype: torch.dtype | None = None, buffers: Tensor | None = None
     ) -> WeightBlock:
-        """The weights of a range of queries, in a dtype, by default `wide`.
+        """Compute the weights of a range of queries in ``dtype``, by default `wide`.
 
-        The ``buffers`` (2, B·H·R·K or more) get scores and weights; the next block overwrites them.
+        The ``buffers`` (2, B·H·R·K or more) store scores and weights until the next block.
         """
         dtype, keys = dtype or self.wide, part.keys
         scores_buffer, weights_buffer = (None, None) if buffers is None else buffers
@@ -157,7 +160,7 @@ class AttentionTerms:
         return WeightBlock(weights, scores, part)
 
     def output(self, rows: slice, dtype: torch.dtype | None = None) -> Tensor:
-        """The heads' outputs for these rows, unrounded, (B, H, R, Dv)."""
+        """Compute the head outputs (B, H, R, Dv) of ``rows`` in ``dtype``, by default `wide`."""
         keys = self.reach(rows)
         block = self.block(BlockRange.of(rows, keys, self.allowed(rows, keys)), dtype)
         output = weighted_values(block.weights, self.v[:, :, keys].to(block.weights.dtype))
@@ -165,14 +168,14 @@ class AttentionTerms:
         return output if added is None else output + added
 
 
-WEIGHTS_OF_BLOCK = 1 << 22  # the most weights of one block, over batch and heads
-QUERIES_OF_GROUP = 1 << 10  # metrics are computed for about this many queries at once
-CACHED_LAYOUTS = 4  # the number of cached layouts: layers with and without a window may alternate
+WEIGHTS_OF_BLOCK = 1 << 22  # the most weights of a block, over batch and heads
+QUERIES_OF_GROUP = 1 << 10  # the approximate number of queries of a group
+CACHED_LAYOUTS = 4  # more than one, since layers with and without a window may alternate
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Blocks of queries whose metrics are computed at once, with the context of all together."""
+    """Blocks of queries whose metrics are computed together, and their joint context."""
 
     parts: tuple[BlockRange, ...]
     contexts: tuple[KeyContext, ...]
@@ -182,9 +185,9 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class BlockLayout:
-    """An attention cut into blocks of at most ``buffer_size`` weights, in order.
+    """The division of an attention call into blocks of at most ``buffer_size`` weights.
 
-    It is valid for every attention of the same pattern, place, size and number of tokens.
+    It is valid for every attention call with the same pattern, place, size and number of tokens.
     """
 
     groups: tuple[Group, ...]
@@ -196,7 +199,7 @@ class BlockLayout:
 
     @classmethod
     def of(cls, terms: AttentionTerms, place: TokenPositions, options: CaptureOptions) -> Self:
-        """Cut the queries into blocks and compute their contexts."""
+        """Divide the queries into blocks and compute their contexts."""
         parts = list(_query_slices(terms, place))
         groups, first = [], 0
         for last, rows in enumerate(parts):
@@ -208,29 +211,29 @@ class BlockLayout:
         return cls(tuple(groups), terms.pattern, place, terms.size, terms.tokens, buffer_size)
 
     def fits(self, terms: AttentionTerms, place: TokenPositions) -> bool:
-        """Whether it is the layout of these terms too."""
+        """Return whether the layout is valid for these terms."""
         same = (self.size, self.tokens) == (terms.size, terms.tokens)
         return same and self.pattern.same_as(terms.pattern) and self.place.same_as(place)
 
     @property
     def queries(self) -> Tensor:
-        """(B, H or 1, Lq), the queries that count and see a key."""
+        """(B, H or 1, Lq), True for queries that count and are not fully masked."""
         return torch.cat([group.context.queries for group in self.groups], 2)
 
 
 class LayoutCache:
-    """The last layouts of the running pass."""
+    """The most recent layouts of the current forward pass."""
 
     def __init__(self, options: CaptureOptions) -> None:
         self._options = options
         self._cached: list[BlockLayout] = []
 
     def forget(self) -> None:
-        """Forget all layouts, since another pass has other texts."""
+        """Remove all layouts before a forward pass on other texts."""
         self._cached.clear()
 
     def of(self, terms: AttentionTerms, place: TokenPositions) -> BlockLayout:
-        """The layout of an attention, cached or new."""
+        """Return the layout of an attention call from the cache, or a new one."""
         for layout in self._cached:
             if layout.fits(terms, place):
                 return layout
@@ -240,7 +243,7 @@ class LayoutCache:
 
 
 def _query_slices(terms: AttentionTerms, place: TokenPositions) -> Iterator[slice]:
-    """The queries of each block, of at most `WEIGHTS_OF_BLOCK` weights."""
+    """Yield the queries of each block, with at most `WEIGHTS_OF_BLOCK` weights per block."""
     batch, heads, length, keys = terms.size
     most = max(1, WEIGHTS_OF_BLOCK // max(1, batch * heads))
     least = max(1, most // max(1, keys))

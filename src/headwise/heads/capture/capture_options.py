@@ -1,4 +1,4 @@
-"""Options of a capture, validated."""
+"""The validated options of `capture`."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """The options of `headwise.capture`; None for heads and rows means all."""
+    """The options of `headwise.capture`; None for ``heads`` or ``rows`` means all."""
 
     metrics: tuple[Metric, ...] = MEASURED
     heads: frozenset[Head] | None = frozenset()
@@ -33,7 +33,7 @@ class CaptureOptions:
         separators: Collection[int] = (),
         punctuation: Collection[int] = (),
     ) -> "CaptureOptions":
-        """The options of `capture`, as a user writes them, validated."""
+        """Validate the arguments of `capture`."""
         metrics = _metrics(want)
         chosen = None if heads == ALL else frozenset(heads_of(heads)), _rows(rows)
         special = (_token_ids("separators", separators), _token_ids("punctuation", punctuation))
@@ -41,12 +41,12 @@ class CaptureOptions:
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """The facts of `Rows` that the metrics use."""
+        """The names of the properties of `Rows` that the metrics read."""
         return Statistics(metrics=self.metrics).reads
 
 
 def _metrics(names: Collection[str] | None) -> tuple[Metric, ...]:
-    """The metrics of those names, in the order of `EVERY`; None means `MEASURED`."""
+    """Return the metrics with these names, in the order of `EVERY`; None means `MEASURED`."""
     if names is None:
         return MEASURED
     if isinstance(names, str):
@@ -61,7 +61,7 @@ def _metrics(names: Collection[str] | None) -> tuple[Metric, ...]:
         )
     if not names:
         raise BadValue(
-            "want: expected at least one name, got none; want=None measures the usual ones"
+            "want: expected at least one name, got none; want=None measures the default metrics"
         )
     known = tuple(metric.name for metric in EVERY)
     for name in names:
@@ -75,14 +75,14 @@ def _token_ids(name: str, ids: Any) -> frozenset[int]:
     for number in ids if many else (ids,):
         if not many or isinstance(number, bool) or not isinstance(number, Integral):
             raise BadType(
-                "{name}: expected a collection of ids of tokens, whole numbers, got {value!r}; a "
-                "tokenizer has them in all_special_ids",
+                "{name}: expected a collection of token ids (integers), got {value!r}; see "
+                "all_special_ids of the tokenizer",
                 name=name,
                 value=number,
             )
         if int(number) < 0:
             raise BadValue(
-                "{name}: expected ids of tokens, from 0 on, got {number}", name=name, number=number
+                "{name}: expected token ids of at least 0, got {number}", name=name, number=number
             )
     return frozenset(int(number) for number in ids)
 
@@ -92,13 +92,13 @@ def _rows(rows: Sequence[int] | None) -> tuple[int, ...] | None:
         return None
     if not isinstance(rows, Collection):
         raise BadType(
-            "rows: expected a collection of numbers of queries, got {rows_type}; use rows=[3]",
+            "rows: expected a collection of query indices, got {rows_type}; use rows=[3]",
             rows_type=type(rows).__name__,
         )
     for row in rows:
         if isinstance(row, bool) or not isinstance(row, int) or row < 0:
             raise BadValue(
-                "rows: expected numbers of queries from 0 on, got {row!r}; use "
+                "rows: expected query indices of at least 0, got {row!r}; use "
                 "rows=range(start, stop)",
                 row=row,
             )

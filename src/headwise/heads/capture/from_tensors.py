@@ -1,4 +1,4 @@
-"""Statistics of plain q, k and v: the attention of `headwise.attend` on them, measured."""
+"""`measure`: statistics of the attention that `headwise.attend` computes on q, k and v."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -20,7 +20,7 @@ from headwise.positions import Position, Stage
 
 
 def terms_of_call(call: Call) -> AttentionTerms:
-    """The terms of one of headwise's own attentions."""
+    """Return the attention terms of a headwise attention call."""
     q, k = call.position.content(call.q, call.k, call.shape)
 
     def values(block: WeightBlock) -> Tensor | None:
@@ -36,7 +36,7 @@ def terms_of_call(call: Call) -> AttentionTerms:
 
 
 def real_keys(call: Call) -> Tensor | None:
-    """(B, n), False on padding, for the keys that are tokens: not for appended ones."""
+    """Return (B, n), False on padding, for the keys without appended keys; None: no padding."""
     mask, shape = call.mask, call.shape
     if isinstance(mask, Appended) and mask.own is not None:
         shape = replace(shape, keys=mask.own)
@@ -55,23 +55,24 @@ def measure(
     want: Collection[str] | None = None,
     heads: Collection[Head | str] | str = (),
 ) -> Recorder:
-    """Measure the attention of q, k and v, a block of queries at a time.
+    """Measure the attention of q, k and v, one block of queries at a time.
 
     Args:
-        q: (B, H, Lq, D), as for `headwise.attend`; so are the next five.
-        k: (B, G, Lk, D).
-        v: (B, G, Lk, Dv).
+        q: the queries (B, H, Lq, D), as in `headwise.attend`.
+        k: the keys (B, G, Lk, D).
+        v: the values (B, G, Lk, Dv).
         mask: the allowed pairs.
         position: the position encoding.
         scale: the factor on the scores.
-        want: names of metrics; None means those in `headwise.heads.metrics.MEASURED`.
-        heads: the heads of layer 0 whose full weights are kept, such as "L0H2,L0H5" or "all".
+        want: names of metrics; None for those in `headwise.heads.metrics.MEASURED`.
+        heads: the heads of L0 whose attention weights are stored, such as "L0H2,L0H5" or "all".
 
     Returns:
         A `Recorder` with one layer, L0.
 
     Raises:
-        BadType, BadValue: if an argument is wrong, or there is no query, no key or no such head.
+        BadType, BadValue: if an argument is invalid, there is no query or key, or a head does not
+            exist.
 
     Example:
         >>> import headwise as hw
@@ -88,7 +89,7 @@ def measure(
         batch, heads_count, queries, _ = terms.size
         raise BadValue(
             "q, k: expected at least one sample, head, query and key, got B={batch}, H={heads}, "
-            "Lq={queries}, Lk={tokens}, of which nothing can be measured",
+            "Lq={queries}, Lk={tokens}",
             batch=batch,
             heads=heads_count,
             queries=queries,

@@ -24,13 +24,13 @@ from headwise.nn.cache import KVCache
 from headwise.nn.cache_state import CacheState
 from headwise.nn.validation import split_heads
 
-CROSS = ("cross", "encoder_attn", "encoder_attention", "encdec")  # in names of cross-attention
-FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer)  # they may run attention fused
+CROSS = ("cross", "encoder_attn", "encoder_attention", "encdec")  # mark cross-attention
+FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer)  # have a fused fast path
 
 
 @contextmanager
 def torch_hooks(recorder: Recorder) -> Iterator[None]:
-    """While this is open, every `nn.MultiheadAttention` of the model is recorded."""
+    """Record every `nn.MultiheadAttention` of the model inside a ``with`` block."""
     named = list(recorder.model.named_modules())
     with ExitStack() as stack:
         for name, module in named:
@@ -53,14 +53,14 @@ def _outermost(named: list[tuple[str, nn.Module]]) -> Iterator[nn.Module]:
 
 
 def is_cross(name: str, model: nn.Module) -> bool:
-    """Whether a module is cross-attention: by its name, or ``multihead_attn`` by ``self_attn``."""
+    """Return whether a module is cross-attention, by its name and its sibling modules."""
     parent, _, own = name.rpartition(".")
     beside = own == "multihead_attn" and hasattr(model.get_submodule(parent), "self_attn")
     return beside or any(word in name.lower() for word in CROSS)
 
 
 def _with_unfused_pass(recorder: Recorder, module: nn.Module) -> Any:
-    """The module's forward; where it ran fused, it runs again, unfused, to be recorded."""
+    """Return a forward that runs the module a second time, unfused, if it ran fused."""
     inner = module.forward
 
     def _forward(*args: Any, **kwargs: Any) -> Any:
@@ -89,8 +89,8 @@ def _recording(recorder: Recorder, module: nn.Module, named_cross: bool) -> Any:
         key_padding_mask, attn_mask = inputs.get("key_padding_mask"), inputs.get("attn_mask")
         if query.is_nested:
             raise BadValue(
-                "model: nn.MultiheadAttention was given a nested tensor, whose weights "
-                "cannot be determined; give a padded tensor and key_padding_mask"
+                "model: nn.MultiheadAttention received a nested tensor, whose attention weights "
+                "are unknown; pass a padded tensor and key_padding_mask"
             )
         with torch.no_grad():
             call = _Call(module, query.detach(), key.detach(), value.detach())
@@ -106,7 +106,7 @@ def _recording(recorder: Recorder, module: nn.Module, named_cross: bool) -> Any:
 
 
 class _Call:
-    """One call of an `nn.MultiheadAttention`, as q, k, v and a mask."""
+    """One call of an `nn.MultiheadAttention` as projected q, k, v and a mask."""
 
     def __init__(self, module: Any, query: Tensor, key: Tensor, value: Tensor) -> None:
         self.module, self.batched = module, query.dim() == 3
@@ -128,18 +128,18 @@ class _Call:
         self.q, self.k, self.v = (split_heads(tensor, module.head_dim) for tensor in (q, k, v))
 
     def batch_first(self, x: Tensor) -> Tensor:
-        """(B, L, E) from the module's layout."""
+        """Return (B, L, E) from the layout of the module."""
         if not self.batched:
             return x[None]
         return x if self.module.batch_first else x.transpose(0, 1)
 
     def real(self, padded: Tensor) -> Tensor:
-        """(B, S), False on padding, from a mask of booleans or of floats that are added."""
+        """Return (B, S), False on padding, from a boolean or additive float mask."""
         closed = padded if padded.dtype == torch.bool else padded == -torch.inf
         return ~(closed if self.batched else closed[None])
 
     def terms(self, padded: Tensor | None, mask: Tensor | None) -> AttentionTerms:
-        """The terms of this call, from PyTorch's ``key_padding_mask`` and ``attn_mask``."""
+        """Return the attention terms, given ``key_padding_mask`` and ``attn_mask`` of PyTorch."""
         (batch, heads, queries, _), keys = self.q.shape, self.k.shape[2]
         added = []
         if mask is not None:
@@ -152,7 +152,7 @@ class _Call:
         if added:
             whole = added[0] if len(added) == 1 else added[0] + added[1]
             whole = whole[(None,) * (4 - whole.dim())].expand(-1, -1, queries, -1)
-            whole = F.pad(whole, (0, keys - self.own))  # every query sees appended keys
+            whole = F.pad(whole, (0, keys - self.own))  # appended keys are allowed
         scale, pattern = self.q.shape[-1] ** -0.5, TensorPattern(keys, self.q.device, whole)
         return AttentionTerms(
             self.q, self.k, self.v, scale, pattern, appended=keys - self.own, finish=self._finish
@@ -165,7 +165,7 @@ class _Call:
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask of PyTorch, True = blocked or floats, as floats that are added."""
+    """Convert a PyTorch mask, boolean with True = blocked or float, to an additive float mask."""
     if mask.dtype != torch.bool:
         return mask.detach()
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -torch.inf)
@@ -173,7 +173,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 @contextmanager
 def patched_method(owner: object, name: str, new: Callable[..., Any]) -> Iterator[None]:
-    """While this is open, ``owner.name`` is ``new``, with the signature of the old method."""
+    """Replace the method ``owner.name`` by ``new`` inside a ``with`` block."""
     old, before = getattr(owner, name), vars(owner).get(name)
     vars(owner)[name] = functools.wraps(old)(new)
     try:
@@ -186,9 +186,9 @@ def patched_method(owner: object, name: str, new: Callable[..., Any]) -> Iterato
 
 @contextmanager
 def headwise_hooks(recorder: Recorder) -> Iterator[None]:
-    """While this is open, every `headwise.MultiheadAttention` of the model is recorded.
+    """Record every `headwise.MultiheadAttention` of the model inside a ``with`` block.
 
-    `BadValue` is raised if one has separate projections for global tokens.
+    Raises `BadValue` if a module has separate projections for global tokens.
     """
     with ExitStack() as stack:
         for name, module in recorder.model.named_modules():
@@ -196,8 +196,8 @@ def headwise_hooks(recorder: Recorder) -> Iterator[None]:
                 continue
             if module.global_proj is not None:
                 raise BadValue(
-                    "model: {name} projects global tokens apart (global_projections), so that its "
-                    "rows come from two attentions; capture a model without them",
+                    "model: {name} has separate projections of global tokens (global_projections), "
+                    "which cannot be captured; use a model without them",
                     name=name or "MultiheadAttention",
                 )
             evicted, cross = _EvictedTokens(), is_cross(name, recorder.model)
@@ -208,7 +208,7 @@ def headwise_hooks(recorder: Recorder) -> Iterator[None]:
 
 
 class _EvictedTokens:
-    """The tokens before the first key, which a sliding cache has evicted in the running call."""
+    """The tokens before the first key of the current call, which a sliding cache evicted."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -216,21 +216,21 @@ class _EvictedTokens:
         self._seen: WeakKeyDictionary[KVCache, Tensor] = WeakKeyDictionary()
 
     def start(self, past: CacheState, new: Tensor) -> None:
-        """Before a call with a cache and new tokens (B, n, ·)."""
+        """Read the state of the cache before a call with new tokens (B, n, ·)."""
         batch, length = new.shape[:2]
         real = new.new_ones(batch, length, dtype=torch.bool) if past.real is None else past.real
         self.count, before = 0, new.new_ones(batch, past.seen, dtype=torch.bool)
         if past.cache is None:
             return
         seen = self._seen.get(past.cache)
-        if seen is not None and seen.shape == before.shape:  # else the cache was used outside
+        if seen is not None and seen.shape == before.shape:  # differs after use outside the capture
             before = seen
         self._seen[past.cache] = torch.cat((before, real.expand(batch, -1)), 1)
         self.count = 0 if past.cache.kept else past.seen - past.length
         self.real = before[:, : self.count]
 
     def before(self, real: Tensor | None, batch: int, keys: int) -> Tensor | None:
-        """(B, count + n), False on padding, from that of the n keys, where None means all real."""
+        """Prepend the evicted tokens to ``real`` (B, n), False on padding; None: no padding."""
         if not self.count:
             return real
         of_keys = self.real.new_ones(batch, keys) if real is None else real.expand(batch, -1)

@@ -1,4 +1,4 @@
-"""The allowed pairs of a running attention, and what is added to their scores."""
+"""The allowed pairs of an attention, and the terms added to their scores."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
@@ -14,37 +14,37 @@ from headwise.positions import Stage
 
 
 class Pattern(ABC):
-    """The allowed pairs of queries and keys, block by block."""
+    """The allowed pairs of queries and keys, evaluated block by block."""
 
     @abstractmethod
     def allowed(self, rows: slice, keys: slice) -> Bool[Tensor, "#b #h r k"]:
-        """True where a query of these rows may attend to one of these keys."""
+        """Return True where a query in ``rows`` may attend to a key in ``keys``."""
 
     @abstractmethod
     def added(self, rows: slice, keys: slice) -> Tensor | None:
-        """What is added to the scaled scores of allowed pairs, broadcasting to (B, H, R, K)."""
+        """Return the term added to the scaled scores, broadcastable to (B, H, R, K), or None."""
 
     @abstractmethod
     def reach(self, rows: slice) -> slice:
-        """A range of keys outside of which none of these queries may attend."""
+        """Return a range of keys that contains all keys that ``rows`` may attend to."""
 
     @abstractmethod
     def same_as(self, other: "Pattern") -> bool:
-        """Whether the other certainly allows the same pairs."""
+        """Return whether ``other`` certainly allows the same pairs."""
 
 
 @dataclass(frozen=True, eq=False)
 class TensorPattern(Pattern):
-    """A pattern that a model gives as tensors.
+    """A pattern from the mask and bias tensors of a model.
 
     Attributes:
-        keys: Lk.
-        device: that of the result.
-        mask: (B or 1, H or 1, Lq, Lk or more): booleans, True = may attend, or numbers that are
-            added, where the lowest of the dtype means "not allowed".
+        keys: the number of keys, Lk.
+        device: the device of the results.
+        mask: (B or 1, H or 1, Lq, Lk or more): boolean with True = may attend, or additive, where
+            the lowest number of the dtype means "not allowed".
         causal: whether query i may attend to keys 0 to i only.
-        bias: of the mask's shape, added to the scaled scores.
-        written: PyTorch's count of writes to the mask.
+        bias: a tensor with the shape of the mask that is added to the scaled scores.
+        written: PyTorch's version counter of the mask, which counts in-place changes.
     """
 
     keys: int
@@ -80,18 +80,18 @@ class TensorPattern(Pattern):
         return slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(0, 0)
 
     def same_as(self, other: Pattern) -> bool:
-        """Layers share one mask tensor; after a write to it, it is another mask."""
+        """Return whether both use the same mask tensor without an in-place change in between."""
         if not isinstance(other, TensorPattern) or self.mask is not other.mask:
             return False
         if (self.keys, self.causal, self.device) != (other.keys, other.causal, other.device):
             return False
         unchanged = self.written == other.written
-        return self.mask is None or (unchanged and not self.mask.is_inference())  # has no count
+        return self.mask is None or (unchanged and not self.mask.is_inference())  # has no counter
 
 
 @dataclass(frozen=True, eq=False)
 class CallPattern(Pattern):
-    """The pattern of one of headwise's own attentions: its mask and its position."""
+    """The pattern of a headwise attention call: its mask and its position encoding."""
 
     call: Call
 
@@ -108,7 +108,7 @@ class CallPattern(Pattern):
         return _sum(call.mask.bias(b, h, query, key), relative)
 
     def reach(self, rows: slice) -> slice:
-        """Found by bisection: no query may attend to the keys of an empty tile."""
+        """Find the range by bisection over empty mask tiles."""
         shape = self.call.shape
         queries = range(rows.start + shape.offset, rows.stop + shape.offset)
         if not queries or not shape.keys:

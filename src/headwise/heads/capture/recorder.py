@@ -1,4 +1,4 @@
-"""The recorder of a capture: statistics of every head, and the weights of chosen ones."""
+"""The recorder of a capture: statistics of every head, attention weights of selected heads."""
 
 import ctypes
 from collections import Counter
@@ -24,23 +24,24 @@ from headwise.heads.statistics import Statistics
 from headwise.nn.huggingface.attention_function import is_cross_attention
 from headwise.verify.oracle.tolerance import Verdict, judge
 
-LARGE = 1 << 20  # the memory of larger blocks than this many weights is given back to the system
-CHECKED_ROWS = 32  # the first and last rows of each attention that are recomputed and compared
+LARGE = 1 << 20  # free memory is returned to the system after blocks of at least this many weights
+CHECKED_ROWS = 32  # the number of first and of last rows of an attention that are recomputed
 
 ROUNDING_FACTOR = 100.0
-"""Two kernels' rounding may differ by this many times the acceptance rule; a missing term of the
-formula differs by far more."""
+"""The most times the tolerance by which the rounding of two kernels may differ; a missing term of
+the formula differs by far more."""
 
 
 class Recorder:
     """The measurements that `capture` yields.
 
     Attributes:
-        statistics: sums over every pass of the model.
-        weights: (B, chosen rows, Lk) of each chosen head in the last pass; 0 where not allowed.
-        allowed: for the same heads (B, Lq, Lk), True where the query may attend.
+        statistics: the statistics of all forward passes.
+        weights: the attention weights (B, rows, Lk) of each selected head in the last forward pass;
+            0 where not allowed.
+        allowed: for the same heads (B, rows, Lk), True where the query may attend to the key.
         model: the captured model.
-        taken: the number of recorded attentions.
+        taken: the number of recorded attention calls.
     """
 
     def __init__(self, model: nn.Module, options: CaptureOptions) -> None:
@@ -59,29 +60,29 @@ class Recorder:
         self._counts: dict[Layer, int] = {}
 
     def start(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook: layers are counted from 0 again."""
+        """Forward pre-hook: read the inputs and restart the layer count."""
         self._tracker.start(args, kwargs)
         self._calls.clear()
         self._inside = True
 
     def stop(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Forward hook."""
+        """Forward hook: read the cache and end the forward pass."""
         self._tracker.finish(output)
         self._layouts.forget()
         self._inside = False
 
     def owns(self, module: nn.Module) -> bool:
-        """Whether the module is part of the captured model."""
+        """Return whether a module is part of the captured model."""
         return id(module) in self._names
 
     def finish(self) -> None:
-        """Raise `BadValue` if no attention was recorded, or a chosen head was not."""
+        """Raise `BadValue` if no attention or not every selected head was recorded."""
         if not self.statistics.layers:
             raise BadValue(
-                "model: {name} never called an attention that can be captured, so nothing could be "
-                "measured; run it inside the capture, and use a model whose attention goes through "
-                "transformers' interface (attn_implementation='sdpa'), nn.MultiheadAttention or "
-                "headwise.MultiheadAttention",
+                "model: {name} called no attention that can be captured; run the model inside the "
+                "`with` block, and use a model with nn.MultiheadAttention, "
+                "headwise.MultiheadAttention or transformers' attention interface "
+                "(attn_implementation='sdpa')",
                 name=type(self.model).__name__,
             )
         for head in sorted(self._options.heads or ()):
@@ -95,11 +96,11 @@ class Recorder:
         answer: Tensor | None,
         key_info: KeyInfo | None = None,
     ) -> None:
-        """Record one attention of the model.
+        """Record one attention call of the model.
 
-        Its output, the ``answer``, is (B, Lq, H, Dv) or that of ``terms.finish``; None means not to
-        check it. `BadValue` is raised if it is not that of the terms, or is NaN for a real token,
-        or if the layer lacks a chosen head.
+        The ``answer`` is the output of the call, (B, Lq, H, Dv) or as from ``terms.finish``; None
+        skips its checks. Raises `BadValue` if the output differs from that of ``terms`` or is NaN
+        for a token, or if the layer lacks a selected head.
         """
         key_info = KeyInfo() if key_info is None else key_info
         layer, num_heads = self._layer(module, key_info.cross), terms.size[1]
@@ -123,7 +124,7 @@ class Recorder:
             release_free_memory()
 
     def _measure(self, layer: Layer, terms: AttentionTerms, layout: BlockLayout) -> None:
-        """Measure block by block; of each only the facts that metrics use are kept."""
+        """Measure block by block; keep only the properties of a block that the metrics read."""
         reads, device = self.statistics.reads, terms.q.device
         buffers = torch.empty(2, layout.buffer_size, dtype=terms.wide, device=device)
         for group in layout.groups:
@@ -139,7 +140,7 @@ class Recorder:
             self.statistics.add(layer, joined, group.baseline)
 
     def _layer(self, module: nn.Module, cross: bool | None) -> Layer:
-        """In a pass calls are numbered, since ALBERT runs one module often; elsewhere modules."""
+        """Return the layer, by calls in a forward pass (ALBERT reuses modules), else by modules."""
         name = self._names[id(module)].lower()
         part = ""
         if is_cross_attention(name, module) if cross is None else cross:
@@ -176,7 +177,7 @@ class Recorder:
 
 
 def _two_stacks(model: nn.Module) -> bool:
-    """Whether it has an encoder and a decoder, by its configuration or its modules' names."""
+    """Return whether a model has encoder and decoder, by its configuration or module names."""
     config = getattr(model, "config", None)
     if config is not None and hasattr(config, "is_encoder_decoder"):
         return bool(config.is_encoder_decoder)
@@ -185,24 +186,23 @@ def _two_stacks(model: nn.Module) -> bool:
 
 
 def _check(layer: Layer, terms: AttentionTerms, answer: Tensor) -> None:
-    """Compare our formula with the model's output on the first and last rows."""
+    """Raise `BadValue` if the first or last rows of the output differ from those of the terms."""
     length = terms.size[2]
     for rows in {(0, min(CHECKED_ROWS, length)), (max(length - CHECKED_ROWS, 0), length)}:
         verdict = _judged(terms, answer, slice(*rows))
         if not (verdict.accepted or verdict.times <= ROUNDING_FACTOR):
             raise BadValue(
-                "model: {layer} does not compute softmax(q kᵀ · scale + mask) v as known here (its "
-                "answer differs by {worst:.1e}), so its weights cannot be determined; please "
-                "report the model",
+                "model: the output of {layer} differs from softmax(q kᵀ · scale + mask) v by "
+                "{worst:.1e}, so its attention weights are unknown; please report the model",
                 layer=layer,
                 worst=verdict.worst,
             )
 
 
 def _check_numbers(layer: Layer, answer: Tensor, queries: Tensor) -> None:
-    """Refuse an output that is NaN for a query (B, H or 1, Lq) that counts and sees a key.
+    """Raise `BadValue` if the output is NaN for one of the ``queries`` (B, H or 1, Lq).
 
-    `_check` does not find it, since the formula gives NaN there too.
+    `_check` does not detect this, since recomputing the output also gives NaN.
     """
     per_head = answer.dim() == 4
     queries = queries.transpose(1, 2) if per_head else queries.all(1)
@@ -210,9 +210,9 @@ def _check_numbers(layer: Layer, answer: Tensor, queries: Tensor) -> None:
     if bool(wrong.any()):
         sample, query, *_ = wrong.nonzero()[0].tolist()
         raise BadValue(
-            "model: {layer} answers NaN for real tokens (sample {sample}, query {query} is the "
-            "first), so its weights mean nothing; often padding is NaN and spreads: pad on the "
-            "right, use attn_implementation='sdpa', or look for NaN and inf in weights and inputs",
+            "model: {layer} outputs NaN for tokens that are not padding, first at sample {sample}, "
+            "query {query}; NaN often spreads from padding: pad on the right, use "
+            "attn_implementation='sdpa', or check weights and inputs for NaN and inf",
             layer=layer,
             sample=sample,
             query=query,
@@ -220,7 +220,7 @@ def _check_numbers(layer: Layer, answer: Tensor, queries: Tensor) -> None:
 
 
 def _judged(terms: AttentionTerms, answer: Tensor, rows: slice) -> Verdict:
-    """The verdict on some rows of the output, except fully masked ones."""
+    """Compare some rows of the output, except fully masked rows, with those of the terms."""
     allowed = terms.allowed(rows, terms.reach(rows)).any(-1)  # (B, H or 1, R)
     outputs = [terms.output(rows, torch.float64), terms.output(rows, torch.float32)]
     if terms.finish is None:
@@ -230,14 +230,14 @@ def _judged(terms: AttentionTerms, answer: Tensor, rows: slice) -> Verdict:
         seen = allowed.all(1)[..., None]  # (B, R, 1)
         exact, plain = (terms.finish(output) for output in outputs)
     exact, plain, actual = (tensor.where(seen, 0.0) for tensor in (exact, plain, answer[:, rows]))
-    in_float32 = actual.dtype == torch.float64  # transformers' softmax
+    in_float32 = actual.dtype == torch.float64  # since transformers' softmax is in float32
     dtype = torch.float32 if in_float32 else actual.dtype
     return judge(actual.to(dtype), plain.to(dtype), exact)
 
 
 @cache
 def _malloc_trim() -> Callable[[int], int] | None:
-    """glibc's malloc_trim; None with another C library."""
+    """Return the function malloc_trim of glibc; None with another C library."""
     try:
         trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # Windows has no library without a name
@@ -246,7 +246,7 @@ def _malloc_trim() -> Callable[[int], int] | None:
 
 
 def release_free_memory() -> None:
-    """Return free memory to the system: glibc alone keeps the gaps between objects on the heap."""
+    """Return free memory on the heap to the system, which glibc does not do on its own."""
     trim = _malloc_trim()
     if trim is not None:
         trim(0)

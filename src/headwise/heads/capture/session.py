@@ -24,31 +24,31 @@ def capture(
     separators: Collection[int] = (),
     punctuation: Collection[int] = (),
 ) -> Iterator[Recorder]:
-    """Measure every head of a model while it runs, without a change of its output.
+    """Measure every head of a model while it runs, without changing its output.
 
-    Statistics are computed block by block; nothing of size Lq × Lk is kept but the chosen weights.
+    Statistics are computed block by block; only the weights of ``heads`` are stored as Lq × Lk.
 
     Args:
-        model: a module in eval mode whose attentions are those of transformers (>= 5, on "sdpa",
-            "eager" or "headwise"), `nn.MultiheadAttention` or `headwise.MultiheadAttention`.
-        want: names of metrics, such as ["entropy", "previous"]; None means those in
+        model: a module in eval mode with attention from transformers (>= 5, with "sdpa", "eager"
+            or "headwise"), `nn.MultiheadAttention` or `headwise.MultiheadAttention`.
+        want: names of metrics, such as ["entropy", "previous"]; None for those in
             `headwise.heads.metrics.MEASURED`.
-        heads: the heads whose full weights are kept, such as "L0H2,L1H8", ["L0H2"] or
-            `headwise.heads.names.Head`; or "all".
-        rows: the queries whose weights are kept, counted in each pass from 0; None means all.
+        heads: the heads whose attention weights are stored: "L0H2,L1H8", ["L0H2"], a collection of
+            `headwise.heads.names.Head`, or "all".
+        rows: the indices of the queries in a forward pass whose weights are stored; None for all.
         separators: the ids of special tokens such as [SEP].
-        punctuation: the ids of punctuation.
+        punctuation: the ids of punctuation tokens.
 
     Yields:
-        A `Recorder`: its ``statistics`` add up over all passes; ``weights`` and ``allowed``, (B,
-        rows, Lk) for each of the heads, are those of the last pass.
+        A `Recorder`. Its ``statistics`` cover all forward passes; its ``weights`` and ``allowed``,
+        (B, rows, Lk) for each of the ``heads``, are those of the last forward pass.
 
     Raises:
-        BadType: if the model is no module that Python runs, or an argument has the wrong type.
-        BadValue: if the model is in training mode, runs on a fused implementation, calls no
+        BadType: if ``model`` is a compiled or scripted module, or an argument has the wrong type.
+        BadValue: if ``model`` is in training mode, uses an unsupported implementation, calls no
             attention that can be captured, is already being captured, computes another formula or
-            outputs NaN for a real token; if a metric is unknown; or if a head does not exist.
-        MissingExtra: if a transformers model is given and transformers is not installed.
+            outputs NaN for a token; if a metric is unknown; or if a head does not exist.
+        MissingExtra: if ``model`` is from transformers and transformers is not installed.
 
     Example:
         >>> import headwise as hw
@@ -80,11 +80,8 @@ def _check(model: object) -> None:
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule) or compiled:
         kind = "a compiled module" if compiled else type(model).__name__
         raise BadType(
-            "model: expected a module that Python runs, got {kind}, which shows nothing "
-            "of its inside; capture the module that it was made from",
+            "model: expected a plain nn.Module, got {kind}; capture the original module instead",
             kind=kind,
         )
     if model.training:
-        raise BadValue(
-            "model: expected eval mode, where dropout does nothing; call model.eval() first"
-        )
+        raise BadValue("model: expected eval mode, got training mode; call model.eval() first")

@@ -1,4 +1,4 @@
-"""The tokens and positions of the keys and queries of a running attention."""
+"""The token ids and positions of the queries and keys of an attention call."""
 
 import inspect
 import weakref
@@ -14,10 +14,10 @@ CACHES = ("cache", "past_key_values")  # the names of the cache in a model's inp
 
 @dataclass(frozen=True, eq=False)
 class TokenStream:
-    """The tokens of one text, in the cache and new.
+    """The tokens of a text: those in the cache and the new ones.
 
-    ``ids`` (B, seen + new) and ``mask``, True = real, are None where unknown. ``cached`` tells
-    whether there is a cache, which may have room for more keys.
+    ``ids`` (B, seen + new) and ``mask``, False on padding, are None if unknown. ``cached`` is true
+    if there is a cache, which may have room for more keys.
     """
 
     seen: int = 0
@@ -28,12 +28,12 @@ class TokenStream:
 
 @dataclass(frozen=True, eq=False)
 class KeyInfo:
-    """What an attention itself tells about its keys.
+    """The information of an attention call about its keys.
 
     Attributes:
-        real: (B, evicted + Lk or fewer), False on padding; None where unknown.
-        cross: whether it is cross-attention; None means that its name tells.
-        offset: the key of the first query's token; None aligns the last query with the last key.
+        real: (B, evicted + Lk or fewer), False on padding; None if unknown.
+        cross: whether it is cross-attention; None to decide by the name of the module.
+        offset: the index of the key at the first query; None aligns the last query and last key.
         evicted: the number of tokens before the first key that the cache has evicted.
     """
 
@@ -45,15 +45,15 @@ class KeyInfo:
 
 @dataclass(frozen=True, eq=False)
 class TokenPositions:
-    """The positions of the queries and keys of one attention in their text, and their tokens.
+    """The positions and token ids of the queries and keys of an attention call in their text.
 
-    Positions count all ``base + Lk`` tokens, also those that a sliding cache has evicted.
+    Positions count all ``base + Lk`` tokens, including those that a sliding cache has evicted.
 
     Attributes:
         offset: the position of the first query; None in cross-attention.
         queries: (B, Lq), False on padding.
         keys: (B, base + Lk), False on padding.
-        tokens: (B, base + Lk), ids of the tokens, -1 where there is none; None where unknown.
+        tokens: the token ids (B, base + Lk), -1 where there is no token; None if unknown.
         base: the number of tokens before the first key.
     """
 
@@ -64,13 +64,13 @@ class TokenPositions:
     base: int = 0
 
     def same_as(self, other: "TokenPositions") -> bool:
-        """Whether it is the same text in the same place."""
+        """Return whether both have the same positions, padding and token ids."""
         same = (self.offset, self.base) == (other.offset, other.base)
         names = ("queries", "keys", "tokens")
         return same and all(_alike(getattr(self, name), getattr(other, name)) for name in names)
 
     def own(self, rows: slice, keys: int) -> slice | None:
-        """The range of these queries' own keys, of ``keys``, and the key before them."""
+        """Return the keys at the positions of ``rows`` and the key before; None for other texts."""
         if self.offset is None:
             return None
         first = self.offset - self.base
@@ -80,20 +80,20 @@ class TokenPositions:
 
 @dataclass(frozen=True, eq=False)
 class _CachedTokens:
-    """The tokens in a cache, and the keys of its first layer, which a change replaces."""
+    """The token ids in a cache, and the keys of its first layer to detect changes."""
 
     cache: Any
     ids: Tensor
     keys: "weakref.ref[Tensor]"
 
     def holds(self, cache: Any, seen: int, batch: int) -> bool:
-        """Whether these are still the tokens: beam search reorders a cache, others cut it."""
+        """Return whether the ids are current: beam search reorders a cache, cropping cuts it."""
         same = self.cache is cache and self.keys() is _first_keys(cache)
         return same and self.ids.shape == (batch, seen)
 
 
 class TokenTracker:
-    """Reads the tokens of the running pass from the inputs of the model."""
+    """Reads the token ids of each forward pass from the inputs of the model."""
 
     def __init__(self, model: nn.Module, two_stacks: bool) -> None:
         self._model, self._two_stacks = model, two_stacks
@@ -103,11 +103,11 @@ class TokenTracker:
         self._real_queries: dict[str, Tensor] = {}
 
     def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Read the inputs of a pass before it runs."""
+        """Read the inputs before a forward pass."""
         try:
             bound = inspect.signature(self._model.forward).bind_partial(*args, **kwargs)
             inputs = dict(bound.arguments)
-        except TypeError:  # the model itself raises an error
+        except TypeError:  # the model will raise it
             inputs = {}
         self._inputs = inputs | inputs.pop("kwargs", {})
         self._real_queries.clear()
@@ -118,8 +118,8 @@ class TokenTracker:
             self._streams = {"": self._growing_stream("")}
 
     def finish(self, output: Any) -> None:
-        """Remember the tokens in the cache after a pass."""
-        names = list(output) if isinstance(output, Mapping) else CACHES  # reading others warns
+        """Store the token ids in the cache after a forward pass."""
+        names = list(output) if isinstance(output, Mapping) else CACHES  # reading other keys warns
         outputs = {name: getattr(output, name, None) for name in CACHES if name in names}
         cache = _cache(outputs) if _cache(outputs) is not None else _cache(self._inputs)
         ids = self._streams["decoder" if self._two_stacks else ""].ids
@@ -129,7 +129,7 @@ class TokenTracker:
             self._memory = _CachedTokens(cache, ids, weakref.ref(keys))
 
     def place(self, part: str, q: Tensor, k: Tensor, key_info: KeyInfo) -> TokenPositions:
-        """The positions and tokens of q (B, H, Lq, D) and k (B, G, Lk, D) without appended keys."""
+        """Return the positions and token ids of q and of k, which is without appended keys."""
         if part == "cross":
             return self._place_cross(q, k, key_info)
         stream = self._streams.get(part, TokenStream())
@@ -137,19 +137,19 @@ class TokenTracker:
         base, total = key_info.evicted, keys
         if key_info.offset is not None:
             total = base + key_info.offset + queries
-        elif stream.cached:  # else it is a memory that is not transformers' cache
+        elif stream.cached:  # otherwise it is not a cache of transformers
             total = stream.seen + queries
             base = max(total - keys, 0)  # tokens that a sliding cache has evicted
         first, sizes = total - queries, (batch, total, base + keys)
         real = _real(key_info.real, stream.mask, sizes, q.device)
         real_queries = real[:, max(first, 0) : max(first + queries, 0)]
-        if real_queries.shape[1] != queries:  # queries whose token is no key
+        if real_queries.shape[1] != queries:  # a query's token is not among the keys
             real_queries = torch.ones(batch, queries, dtype=torch.bool, device=q.device)
         self._real_queries[part] = real_queries
         return TokenPositions(first, real_queries, real, _window(stream.ids, *sizes), base)
 
     def _place_cross(self, q: Tensor, k: Tensor, key_info: KeyInfo) -> TokenPositions:
-        """Queries of the decoder's text and keys of the encoder's."""
+        """Return the positions of queries in the decoder's text and keys in the encoder's text."""
         encoder, decoder = (self._streams.get(p, TokenStream()) for p in ("encoder", "decoder"))
         batch, queries, keys = q.shape[0], q.shape[2], k.shape[2]
         sizes, total = (batch, keys, keys), decoder.seen + queries
@@ -198,7 +198,7 @@ def _first_keys(cache: Any) -> Tensor | None:
 def _real(
     own: Tensor | None, mask: Tensor | None, sizes: tuple[int, int, int], device: torch.device
 ) -> Tensor:
-    """(B, length), False on padding: the attention's own, or the model's mask, or all True."""
+    """Return (B, length), False on padding, from ``own``, else ``mask``, else all True."""
     real = _window(mask, *sizes) if own is None else own
     batch, _, length = sizes
     if real is None:
@@ -207,7 +207,7 @@ def _real(
 
 
 def _window(tokens: Tensor | None, batch: int, total: int, length: int) -> Tensor | None:
-    """The first ``length`` of ``total`` tokens, padded with -1 or False; None for another text."""
+    """Return ``length`` of ``total`` tokens, padded by -1 or False; None if the shape differs."""
     if tokens is None or tokens.shape != (batch, total):
         return None
     missing = max(length - total, 0)

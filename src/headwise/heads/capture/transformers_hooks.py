@@ -1,7 +1,7 @@
-"""Hooks for models of transformers, whose attentions look their function up by name.
+"""Hooks for transformers models, which look up their attention function by name.
 
-While a capture is open, the configuration names a function of this file: it calls the model's own
-function, then records the same q, k and mask.
+During a capture, the configuration names a function of this file, which calls the original function
+of the model and then records its q, k and mask.
 """
 
 import sys
@@ -27,17 +27,17 @@ OWN = {
     "eager": "headwise_over_plain",
     NAME: "headwise_over_headwise",
 }
-"""The names that are registered here, by the implementation that they call."""
+"""The registered names of the recording functions, by the implementation that they call."""
 
 _recorder: ContextVar[Recorder | None] = ContextVar("headwise_recorder", default=None)
 
 
 @contextmanager
 def transformers_hooks(recorder: Recorder) -> Iterator[None]:
-    """While this is open, every attention of the model's transformers parts is recorded.
+    """Record every attention of the transformers modules of the model inside a ``with`` block.
 
-    Raises `BadValue` if one runs on an implementation that cannot be recorded, or is recorded
-    already, and `MissingExtra` if transformers is not installed.
+    Raises `BadValue` if an implementation is not supported or is already being recorded, and
+    `MissingExtra` if transformers is not installed.
     """
     before = _implementations(recorder.model)
     if not before:
@@ -69,7 +69,7 @@ def _register() -> None:
 
 
 def _implementations(model: nn.Module) -> list[tuple[Any, str]]:
-    """Every configuration in the model with its implementation, outermost first."""
+    """Return every configuration in the model with its implementation, outermost first."""
     implementations = {}
     for module in model.modules():
         config: Any = getattr(module, "config", None)
@@ -77,11 +77,11 @@ def _implementations(model: nn.Module) -> list[tuple[Any, str]]:
             continue
         name = config._attn_implementation or "eager"
         if name in OWN.values():
-            raise BadValue("model: it is already being captured; close that capture first")
+            raise BadValue("model: already being captured; leave the other capture first")
         if name not in OWN:
             raise BadValue(
-                "model: capture works over 'sdpa', 'eager' and 'headwise', got '{name}', which "
-                "runs fused and shows no weights; use model.set_attn_implementation('sdpa')",
+                "model: capture supports the implementations 'sdpa', 'eager' and 'headwise', got "
+                "'{name}'; use model.set_attn_implementation('sdpa')",
                 name=name,
             )
         implementations[id(config)] = (config, name)
@@ -91,7 +91,7 @@ def _implementations(model: nn.Module) -> list[tuple[Any, str]]:
 def _record_sdpa(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Run and record "sdpa", which is causal without a mask if the module or the call says so."""
+    """Run and record "sdpa"; without a mask, the call or the module decides if it is causal."""
     inner = _table(module)["sdpa"]
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
@@ -106,11 +106,11 @@ def _record_sdpa(
 def _record_eager(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Run and record "eager", where only the mask makes it causal."""
+    """Run and record "eager", which is causal only through its mask."""
     inner = getattr(_home(module), "eager_attention_forward", None)
     if inner is None:
         raise BadValue(
-            "model: {name} has no eager attention that can be called from outside; load "
+            "model: the eager attention of {name} is not a separate function; load "
             "the model with attn_implementation='sdpa'",
             name=type(module).__name__,
         )
@@ -123,7 +123,7 @@ def _record_eager(
 def _record_headwise(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Run and record a converted model, which uses headwise's attention."""
+    """Run and record "headwise", the implementation of a converted model."""
     answer = _table(module)[NAME](module, query, key, value, mask, **options)
 
     def terms() -> AttentionTerms:
@@ -139,7 +139,7 @@ def _record_headwise(
 
 
 def _table(module: nn.Module) -> Any:
-    """The table in which the module looks its attention up: its own file's, if that has one."""
+    """Return the table of attention functions that the module uses, if possible its file's."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     return getattr(_home(module), "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)

@@ -23,18 +23,18 @@ from headwise.heads.sums import MOST_NAMES, Accumulator, SumsByPart
 from headwise.heads.sums import SUMS as MOMENTS
 from headwise.lang import Text
 
-COUNTS = ("documents", "tokens", "cut")  # documents and tokens measured, documents truncated
+COUNTS = ("documents", "tokens", "cut")  # measured documents and tokens; truncated documents
 
 _ACCUMULATOR = re.compile(r"[^/]+/(counts|alignment|(evidence|random)/[^/]+)(?=/)")
-"""The prefix of the names of one accumulator."""
+"""The common prefix of the names of an accumulator."""
 
 
 @dataclass
 class Half(SumsByPart):
-    """Sums over every second document.
+    """Sums over one half of the documents.
 
-    ``counts`` are those named in `COUNTS`; ``evidence`` and ``random`` are the evidence for names,
-    of the model and of a copy with random weights, and empty if no names are given.
+    ``counts`` are named in `COUNTS`. ``evidence`` and ``random`` are the evidence for names of
+    heads, from the model and from a copy with random weights; empty if heads are not named.
     """
 
     counts: Accumulator = field(default_factory=Accumulator)
@@ -50,7 +50,7 @@ class Half(SumsByPart):
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Half":
-        """The inverse of `tensors`; raises `BadFile` if names, shapes or values are invalid."""
+        """Invert `tensors`; raise `BadFile` if names, shapes or values are invalid."""
         statistics = cls._split(tensors)["statistics"]
         check_sums(tensors)
         half = super().from_tensors(tensors)
@@ -58,30 +58,30 @@ class Half(SumsByPart):
         return half
 
     def number(self, name: str) -> int:
-        """One of the counts."""
+        """Return a count by its name in `COUNTS`."""
         return int(self.counts[name]) if name in self.counts else 0
 
 
 @dataclass
 class Gathered(SumsByPart):
-    """The sums of documents with even numbers and of those with odd numbers."""
+    """The sums over documents 0, 2, 4 … (``first``) and over documents 1, 3, 5 … (``second``)."""
 
     first: Half = field(default_factory=Half)
     second: Half = field(default_factory=Half)
 
     def half(self, number: int) -> Half:
-        """The half of the document with that number, counted from 0."""
+        """Return the half to which a document belongs; documents are counted from 0."""
         return self.second if number % 2 else self.first
 
     def whole(self) -> Half:
-        """The sums of both halves."""
+        """Return the sums over both halves."""
         both = Half()
         both.merge(self.first)
         both.merge(self.second)
         return both
 
     def names(self) -> tuple[Named, ...]:
-        """The names of heads that the first half suggests and the second confirms, if both can."""
+        """Return the names that the first half suggests and the second half confirms."""
         halves = self.first.evidence, self.second.evidence
         if not all(half.heads() for half in halves):
             return ()
@@ -91,14 +91,14 @@ class Gathered(SumsByPart):
         return taxonomy(*halves, random)
 
     def kept(self) -> dict[str, Tensor]:
-        """`tensors`; raises `BadValue` if there are more than can be read again."""
+        """Return `tensors`; raise `BadValue` if there are more than can be read back."""
         tensors = self.tensors()
         matches = map(_ACCUMULATOR.match, tensors)
         for part, count in Counter(match[0] for match in matches if match).items():
             if count > MOST_NAMES:
                 raise BadValue(
-                    "save: {count} sums under {part}, and at most {most_names} are read "
-                    "again; give fewer kinds of relations, or add --no-names",
+                    "save: {part} has {count} sums, but at most {most_names} can be read back; "
+                    "use fewer kinds of relations, or --no-names",
                     count=count,
                     part=part,
                     most_names=MOST_NAMES,
@@ -106,19 +106,19 @@ class Gathered(SumsByPart):
         return tensors
 
 
-LARGEST = 1e60  # an upper bound of all sums and sums of squares of texts, far from overflow
-MOST_COUNTED = 1 << 53  # the largest count: integers up to here are exact in float64
+LARGEST = 1e60  # an upper bound of all sums and sums of squares, far from overflow
+MOST_COUNTED = 1 << 53  # the largest count: integers up to 2**53 are exact in float64
 
 
 @dataclass(frozen=True)
 class Form:
-    """The name, shape and sign of one kind of sums.
+    """The rule for the names, shape and sign of one kind of sums.
 
     Attributes:
-        name: a regular expression of its names in a half; its groups are layers.
-        shape: its sizes; a string is the number of heads of the layer of that group. None if
-            `Statistics.from_tensors` checks it.
-        nonnegative: the index of the numbers that cannot be negative; None if all can.
+        name: a regular expression for the names in a half; its groups are layers.
+        shape: the sizes; a string stands for the number of heads of the layer in that group. None
+            if `Statistics.from_tensors` checks the shape.
+        nonnegative: the index of the entries that cannot be negative; None if all can be negative.
     """
 
     name: str
@@ -132,7 +132,7 @@ _DIRECTION = f"{_EVIDENCE}/syntax/[^/]+/(?:to|from)-head/{_AT}"
 _M, _O = len(MOMENTS), len(OFFSETS)
 
 _NONNEGATIVE_MOMENTS = (..., [MOMENTS.index(name) for name in ("texts", "y", "xx", "yy")])
-"""Neither x, which rounding may make negative, nor xy."""
+"""The moments that cannot be negative; rounding may make x negative, and xy has any sign."""
 
 FORMS = (
     Form(r"counts/(?:documents|tokens|cut)", ()),
@@ -149,16 +149,16 @@ FORMS = (
     Form(f"{_EVIDENCE}/entities/{_AT}", ("at", len(GIVEN))),
     Form(rf"{_EVIDENCE}/similarity/(?P<one>{_LAYER})\|(?P<other>{_LAYER})", ("one", "other", _M)),
 )
-"""Every kind of sums in a half; the first match is the kind of a name."""
+"""Every kind of sums in a half; the first form that matches a name applies."""
 
 _FORMS = tuple((re.compile(form.name), form) for form in FORMS)
 
 
 def check_sums(tensors: Mapping[str, Tensor]) -> None:
-    """Validate the sums of one half of a corpus, named as `Half.tensors` names them.
+    """Validate the sums of one half of a corpus, with names as in `Half.tensors`.
 
-    Raises `BadFile` if one has an unknown name, a wrong dtype or shape, is not finite, or is a
-    negative count; the caller adds the file name.
+    Raises `BadFile` if a sum has an unknown name, a wrong dtype or shape, or an impossible value;
+    the caller adds the file name.
     """
     above = {name: tensor for name, tensor in tensors.items() if name.endswith("/above")}
     heads = {name.split("/")[1]: tensor.shape[-1] for name, tensor in above.items() if tensor.dim()}
@@ -166,7 +166,7 @@ def check_sums(tensors: Mapping[str, Tensor]) -> None:
         matches = ((pattern.fullmatch(name), form) for pattern, form in _FORMS)
         match, form = next((pair for pair in matches if pair[0]), (None, None))
         if match is None or form is None:
-            raise _error(name, Text("is no sum that a run adds up"))
+            raise _error(name, Text("is not the name of a sum of a run"))
         _check_numbers(name, sums)
         sizes = {part: heads.get(layer, 0) for part, layer in match.groupdict().items()}
         wanted = [sizes[n] if isinstance(n, str) else n for n in form.shape or ()]
@@ -177,11 +177,11 @@ def check_sums(tensors: Mapping[str, Tensor]) -> None:
             continue
         part = sums[form.nonnegative] if sums.dim() else sums  # a number has no index
         if bool((part < 0).any()):
-            raise _error(name, Text("holds a negative number"))
+            raise _error(name, Text("contains a negative number"))
 
 
 def check_quotients(tensors: Mapping[str, Tensor]) -> None:
-    """Raise `BadFile` if a metric or profile would be infinite."""
+    """Raise `BadFile` if a metric or a profile would be infinite."""
     for name, above in tensors.items():
         if name.endswith("above"):
             quotients = above / tensors[f"{name.removesuffix('above')}below"]
@@ -190,20 +190,20 @@ def check_quotients(tensors: Mapping[str, Tensor]) -> None:
         else:
             continue
         if bool(quotients.isinf().any()):
-            raise _error(name, Text("is divided by nothing"))
+            raise _error(name, Text("has a denominator of 0"))
 
 
 def _check_numbers(name: str, sums: Tensor) -> None:
     kind = torch.int64 if name.endswith("/queries") else torch.float64
     if sums.dtype != kind:
-        raise _error(name, Text("is of {sums_dtype}, not {kind}", sums_dtype=sums.dtype, kind=kind))
+        raise _error(name, Text("has {sums_dtype}, not {kind}", sums_dtype=sums.dtype, kind=kind))
     if bool(sums.isnan().any()):
-        raise _error(name, Text("holds NaN"))
+        raise _error(name, Text("contains NaN"))
     if bool((sums.abs() > LARGEST).any()):
-        raise _error(name, Text("holds a number beyond all sums of texts"))
+        raise _error(name, Text("contains a number that is too large"))
     counts = bool(((sums == sums.round()) & (sums <= MOST_COUNTED)).all())
     if name.startswith("counts/") and not counts:
-        raise _error(name, Text("is no count"))
+        raise _error(name, Text("is not a count"))
 
 
 def _error(name: str, problem: Text) -> BadFile:

@@ -1,12 +1,12 @@
-"""Checkpoints of corpus runs: files of named tensors, and finished runs in a folder.
+"""Checkpoints of corpus runs: tensor files, and finished runs in a folder.
 
-A tensor file is a safetensors file with JSON metadata in its header, written atomically. A finished
-run can be opened without the model and without the corpus:
+A tensor file is a safetensors file with JSON metadata in its header; it is written atomically. A
+finished run consists of two files and can be opened without the model and the corpus:
 
     run.safetensors    the sums
-    run.json           what was run; written last, with the hash of the sums
+    run.json           model, corpus and options; written last, with the hash of the sums
 
-Both are validated when read.
+Both files are validated when they are read.
 """
 
 import json
@@ -34,7 +34,7 @@ from headwise.lang import LANGS, Translated, same
 
 @contextmanager
 def error_context(argument: str, inner: str) -> Iterator[None]:
-    """Re-raise an error about an inner argument under the option that the user typed.
+    """Re-raise an error about the argument ``inner`` under the name that the user typed.
 
     Example:
         >>> with error_context("save", "output"):
@@ -52,8 +52,8 @@ def error_context(argument: str, inner: str) -> Iterator[None]:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Raise `BadFile` unless the folder of an option can be written into, or created."""
-    try:  # permission bits are not conclusive: create an anonymous temporary file
+    """Raise `BadFile` unless the folder of an option can be created or written to."""
+    try:  # permission bits are not reliable: create an anonymous temporary file
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         with tempfile.TemporaryFile(dir=existing):
             pass
@@ -71,7 +71,7 @@ def make_folder(option: str, folder: Path) -> None:
 
 def _unusable(option: str, folder: Path, error: OSError) -> BadFile:
     return BadFile(
-        "{option}: cannot write into the folder {name}: {reason}; choose another place",
+        "{option}: cannot write into the folder {name}: {reason}; choose another folder",
         option=option,
         name=clean(str(folder)),
         reason=error.strerror or type(error).__name__,
@@ -79,13 +79,13 @@ def _unusable(option: str, folder: Path, error: OSError) -> BadFile:
 
 
 MOST_TENSOR_BYTES, MOST_JSON_BYTES = 1 << 30, 1 << 20
-"""The largest tensor file and the largest run.json that are read."""
+"""The sizes of the largest tensor file and the largest run.json that are read."""
 
-KEY = "headwise"  # the key of the JSON in the header of a tensor file
+KEY = "headwise"  # the key of the JSON metadata in the header of a tensor file
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-    """Write tensors, in their order, with metadata, if they are not too large to be read again."""
+    """Write tensors in order, with metadata; raise `BadFile` if they are too large to read back."""
     try:
         from safetensors.torch import save
     except ImportError as error:
@@ -94,8 +94,8 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {KEY: header})
     if len(content) > MOST_TENSOR_BYTES:
         raise BadFile(
-            "save: what was measured takes {num_content:,} bytes, and at most {most_bytes:,} are "
-            "read again; add --no-names, which takes less, or leave out --save",
+            "save: the result has {num_content:,} bytes, but at most {most_bytes:,} can be read "
+            "back; use --no-names, or leave out --save",
             num_content=len(content),
             most_bytes=MOST_TENSOR_BYTES,
         )
@@ -104,9 +104,9 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a file of `write_tensors`, in their order, and their metadata.
+    """Read the tensors of a file of `write_tensors` in order, and their metadata.
 
-    Raises `BadFile` if it cannot be read, is too large or damaged; the caller adds the file name.
+    Raises `BadFile` if the file cannot be read, is too large or damaged; the caller adds its name.
     """
     try:
         from safetensors import SafetensorError, safe_open
@@ -137,11 +137,11 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def check_size(file: Path, most: int) -> None:
-    """Raise `BadFile` unless a path is a file of at most so many bytes, or does not exist."""
+    """Raise `BadFile` if a path exists and is not a file of at most ``most`` bytes."""
     if not file.exists():
         return
     if not file.is_file():
-        raise BadFile("no file, but a directory, device or pipe")
+        raise BadFile("not a file, but a directory, device or pipe")
     if file.stat().st_size > most:
         raise BadFile("too large: more than {most:,} bytes", most=most)
 
@@ -174,8 +174,8 @@ PARTS: tuple[tuple[str, tuple[tuple[str, type], ...]], ...] = (
 class Run:
     """The result of a corpus run.
 
-    ``model`` and ``corpus`` have the entries of `PARTS`; ``identity`` is all that the numbers
-    depend on, see `measurement.identity`.
+    ``model`` and ``corpus`` have the entries of `PARTS`, ``gathered`` are the sums; ``identity``
+    is everything that the numbers depend on, from `measurement.identity`.
     """
 
     model: Mapping[str, str | int]
@@ -206,7 +206,7 @@ def save(run: Run, folder: Path) -> None:
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether a folder holds a finished run."""
+    """Return whether a folder contains a finished run."""
     try:
         return (folder / JSON).is_file()
     except OSError:  # a folder without read permission
@@ -214,10 +214,10 @@ def is_saved(folder: Path) -> bool:
 
 
 def open_run(folder: Path) -> Run:
-    """Open the run of a folder. Its files are untrusted and fully validated.
+    """Open the run in a folder. Its files are untrusted and fully validated.
 
-    Raises `BadFile` if there is none, a file is damaged or too large, the two files do not match, a
-    number is impossible, or it was measured with the metrics of another version.
+    Raises `BadFile` if the folder has no run, a file is damaged or too large, the two files do not
+    match, a number is impossible, or the metrics are those of another version.
     """
     try:
         data = _read_json(folder / JSON)
@@ -227,7 +227,7 @@ def open_run(folder: Path) -> Run:
         tensors_hash = file_hash(folder / TENSORS)
         if header.get("schema") != SCHEMA or data["tensors"]["sha256"] != tensors_hash:
             raise BadFile(
-                "{tensors} is not the one that {json} was written with; copy both files",
+                "{tensors} and {json} do not belong together; copy both files of one run",
                 tensors=TENSORS,
                 json=JSON,
             )
@@ -237,7 +237,7 @@ def open_run(folder: Path) -> Run:
         _check_totals(data, gathered.first, total)
     except BadValue as error:
         raise BadFile(
-            "open: expected a folder that --save has written, got {folder}: {problem}",
+            "open: expected a folder from --save, got {folder}: {problem}",
             folder=clean(str(folder)),
             problem=error.text,
         ) from error
@@ -264,18 +264,18 @@ def _read_json(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadFile("{json} is damaged", json=JSON) from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise BadFile("{json} is not of layout {schema}", json=JSON, schema=SCHEMA)
+        raise BadFile("the schema of {json} is not {schema}", json=JSON, schema=SCHEMA)
     return data
 
 
 def _check_entries(data: dict[str, Any]) -> None:
-    """Check the type of every entry of run.json, its counts and its metrics."""
+    """Raise `BadFile` if entries, counts or metrics of run.json are invalid."""
     for part, entries in PARTS:
         section = data.get(part)
         if not isinstance(section, dict) or any(
             type(section.get(name)) is not kind for name, kind in entries
         ):
-            raise BadFile("{part} of {json} lacks an entry", part=part, json=JSON)
+            raise BadFile("{json} lacks an entry of {part}", part=part, json=JSON)
     layout = schema()["$defs"]
     rules = {"model": layout["model"], "corpus": layout["a_corpus"]["properties"]["corpus"]}
     for part, rule in rules.items():
@@ -283,7 +283,7 @@ def _check_entries(data: dict[str, Any]) -> None:
             least = rule["properties"][name].get("minimum")
             if kind is int and not least <= data[part][name] <= MOST_COUNTED:
                 raise BadFile(
-                    "{json}: {part}.{name}: expected {least} to {most_counted}",
+                    "{json}: {part}.{name}: expected a number from {least} to {most_counted}",
                     json=JSON,
                     part=part,
                     name=name,
@@ -292,7 +292,7 @@ def _check_entries(data: dict[str, Any]) -> None:
                 )
     if data.get("metrics") != [metric.name for metric in MEASURED]:
         raise BadFile(
-            "it was measured with other metrics than this version of headwise has; run it again"
+            "it was measured with the metrics of another version of headwise; run it again"
         )
 
 
@@ -307,7 +307,7 @@ def _check_totals(data: dict[str, Any], first: Half, total: Half) -> None:
     for name, expected, measured in counts:
         if expected != measured:
             raise BadFile(
-                "{json} gives {wanted} {name}, but {tensors} has sums of {found}",
+                "{json} lists {wanted} {name}, but {tensors} has {found}",
                 json=JSON,
                 wanted=expected,
                 name=name,
@@ -315,4 +315,4 @@ def _check_totals(data: dict[str, Any], first: Half, total: Half) -> None:
                 found=measured,
             )
     if total.number("cut") > documents:
-        raise BadFile("{tensors}: more documents cut than there are", tensors=TENSORS)
+        raise BadFile("{tensors}: more truncated documents than documents", tensors=TENSORS)

@@ -1,9 +1,9 @@
-r"""Read CoNLL-U, the format of Universal Dependencies: a document with a parse for each sentence.
+r"""Read CoNLL-U, the format of Universal Dependencies; each sentence is a document with a parse.
 
-The text is that of ``# text =``; without it, the tokens are joined, with a space after each token
-that lacks ``SpaceAfter=No``. Words are syntactic words. A multiword token (``1-2 don't``) is split
-into its words if they concatenate to it (do, n't); otherwise (French ``du`` for ``de le``) the
-first word spans the token and the others are empty spans at its end. Empty nodes
+The text is the line ``# text =``; without that line, the tokens are joined, with a space after each
+token that lacks ``SpaceAfter=No``. Words are syntactic words. A multiword token (``1-2 don't``) is
+split into its words if they concatenate to the token (do, n't). Otherwise (French ``du`` for ``de
+le``) the first word spans the token and the other words are empty spans at its end. Empty nodes
 (``8.1``) are skipped.
 
 Source: https://universaldependencies.org/format.html
@@ -35,12 +35,12 @@ _EMPTY = re.compile(r"[0-9]{1,6}\.[1-9][0-9]{0,5}", re.ASCII)
 
 @dataclass
 class _Sentence:
-    """The columns of one sentence.
+    """The columns of a sentence while it is read.
 
     Attributes:
-        places: the line of each word.
+        places: the place of each word in the file.
         tokens: (form, number of words, whether a space follows) of each token.
-        sources: the line of each token, and its ID there: "3", or "1-2" for a multiword token.
+        sources: the place and the ID of each token: "3", or "1-2" for a multiword token.
         covered: the number of the last word of the last multiword token.
     """
 
@@ -56,7 +56,7 @@ class _Sentence:
 
 
 def read_conllu(file: Path) -> Iterator[CorpusDocument]:
-    """Yield a document for each sentence, named by its first line.
+    """Yield a document for each sentence, named after its first line.
 
     Raises `BadFile` if a line is not CoNLL-U, or words, heads and text are inconsistent.
     """
@@ -65,15 +65,15 @@ def read_conllu(file: Path) -> Iterator[CorpusDocument]:
 
 
 def _sentence(block: Iterator[tuple[Place, str]]) -> Iterator[CorpusDocument]:
-    """The document of a sentence; none for a block of comments."""
+    """Yield the document of a sentence; nothing for a block of comments."""
     sentence, size = None, 0
     for place, line in block:
         sentence = sentence or _Sentence(place)
         size += len(line.encode())
         if size > MOST_BYTES:
             raise BadLine(
-                "expected at most {most_bytes:,} bytes in a sentence, this one has more; "
-                "separate sentences by blank lines",
+                "expected at most {most_bytes:,} bytes in a sentence, got more; separate "
+                "sentences by blank lines",
                 most_bytes=MOST_BYTES,
             ).at(sentence.place)
         if line.startswith(TEXT):
@@ -88,7 +88,7 @@ def _add_line(sentence: _Sentence, place: Place, line: str) -> None:
     columns = line.split("\t")
     if len(columns) != COLUMNS:
         raise BadLine(
-            "expected {columns} columns separated by tabs, got {num_columns}; give a "
+            "expected {columns} columns separated by tabs, got {num_columns}; use a "
             "file in CoNLL-U",
             columns=COLUMNS,
             num_columns=len(columns),
@@ -107,7 +107,7 @@ def _add_line(sentence: _Sentence, place: Place, line: str) -> None:
         valid = first == next_word
     if not valid:
         raise BadLine(
-            "expected the word {wanted} of the sentence, got {number!a}; number words from 1",
+            "expected word number {wanted}, got {number!a}; number the words from 1",
             wanted=next_word,
             number=number[:20],
         ).at(place)
@@ -127,7 +127,7 @@ def _document(sentence: _Sentence) -> CorpusDocument:
     place = sentence.place
     if sentence.covered > len(sentence.forms):
         raise BadLine(
-            "a token reaches to word {covered}, and the sentence has {num_forms}; give "
+            "a token covers word {covered}, but the sentence has {num_forms} words; list "
             "all words of each token",
             covered=sentence.covered,
             num_forms=len(sentence.forms),
@@ -141,7 +141,7 @@ def _document(sentence: _Sentence) -> CorpusDocument:
 
 
 def _words(sentence: _Sentence, tokens: Spans) -> Spans:
-    """The spans of the words, from those of their tokens."""
+    """Return the spans of the words from the spans of their tokens."""
     spans: list[tuple[int, int]] = []
     for (start, stop), (form, count, _) in zip(tokens, sentence.tokens, strict=True):
         forms = sentence.forms[len(spans) : len(spans) + count]
@@ -164,8 +164,8 @@ def _parse(sentence: _Sentence) -> Parse | None:
         valid = head == "0" or _NUMBER.fullmatch(head)
         if not valid or int(head) > count or int(head) == number:
             raise BadLine(
-                "word {number} has the head {head!a}, expected 0 for the root or the "
-                "number of another word, 1 to {count}",
+                "word {number}: expected head 0 for the root or another word from 1 to "
+                "{count}, got {head!a}",
                 number=number,
                 head=head[:20],
                 count=count,

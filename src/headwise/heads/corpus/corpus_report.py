@@ -1,4 +1,4 @@
-"""The report of a corpus run: a document, a table, and JSON of ``heads/inspect.schema.json``."""
+"""The report of a corpus run as a document, a table, and JSON of ``heads/inspect.schema.json``."""
 
 import math
 
@@ -25,20 +25,20 @@ from headwise.heads.naming import UNEXPLAINED, Named
 from headwise.heads.statistics import Statistics
 from headwise.lang import Text, same
 
-MOST_NAMED = 5  # the number of heads listed for each name
+MOST_NAMED = 5  # the most heads listed for a name
 WITH = " with "  # separates the name of a pair from its second head, as in "redundant with L0H1"
-MOST_ALIGNED = 10  # the number of heads listed with their agreement with gold pairs
+MOST_ALIGNED = 10  # the most heads listed with their agreement with gold pairs
 
 
 def report(run: Run) -> Document:
-    """The run as a document."""
+    """Return the report of a run as a document."""
     whole, name = run.gathered.whole(), str(run.model["name"])
     count = whole.number("documents")
     return Document(
         Text("The heads of {name} on {count:,} documents", name=name, count=count),
         (
             *of_the_model(run.model, _corpus(run, whole)),
-            Heading(Text("What stands out on this corpus")),
+            Heading(Text("Highlights on this corpus")),
             *outstanding(whole.statistics, _A_CORPUS),
             *_alignment(whole.alignment),
             *_names(run.names, whole.statistics.heads()),
@@ -50,7 +50,7 @@ def report(run: Run) -> Document:
 
 
 def run_table(run: Run) -> dict[str, Column]:
-    """A row for each head, with all its numbers and names."""
+    """Return a table with a row for each head, with all its values and names."""
     names: dict[Head, list[str]] = {}
     for named in run.names:
         names.setdefault(named.head, []).append(named.name)
@@ -58,8 +58,8 @@ def run_table(run: Run) -> dict[str, Column]:
 
 
 _A_CORPUS = Text(
-    "Every number is a mean over all tokens of the corpus. It says what the heads "
-    "did there, not what they are for."
+    "Each value is a mean over all tokens of the corpus. It describes the attention "
+    "on this corpus, not the purpose of a head."
 )
 
 
@@ -70,10 +70,10 @@ def _names(names: tuple[Named, ...], measured: tuple[Head, ...]) -> tuple[Block,
     explained, heads = len({named.head for named in explained_names}), len(measured)
     summary = Paragraph(
         Text(
-            "{explained} of {heads} heads have a name; the others are unexplained. Every "
-            "second document suggested the names, the others tested them. A model without "
-            "structure would be given any name at all with a chance of 5 %. The last four "
-            "columns are about the first head of a row.",
+            "{explained} of {heads} heads have a name; the other heads are unexplained. One "
+            "half of the documents suggested the names, and the other half tested them. For a "
+            "model without structure, the probability that any head gets a name is at most 5 %. "
+            "The last four columns describe the first head of each row.",
             explained=explained,
             heads=heads,
         )
@@ -83,15 +83,15 @@ def _names(names: tuple[Named, ...], measured: tuple[Head, ...]) -> tuple[Block,
         kinds.setdefault(named.name.partition(WITH)[0], []).append(named)
     blocks: list[Block] = [Heading(Text("Names of heads")), summary]
     if not is_comparable(measured):
-        uncompared = Text("No head is called redundant: {reason}.", reason=NOT_COMPARED)
+        uncompared = Text("No head is named redundant: {reason}.", reason=NOT_COMPARED)
         blocks.append(Paragraph(uncompared))
     if kinds:
         blocks.append(Table(_NAME_COLUMNS, [_name_row(same_name) for same_name in kinds.values()]))
     return tuple(blocks)
 
 
-_BARS = (Text("must pass"), Text("uniform"), Text("random weights"), Text("best offset"))
-_NAME_COLUMNS = (Text("name"), Text("heads"), Text("the clearest"), *_BARS)
+_BARS = (Text("threshold"), Text("uniform"), Text("random weights"), Text("best offset"))
+_NAME_COLUMNS = (Text("name"), Text("heads"), Text("clearest heads"), *_BARS)
 
 
 def _clear(named: Named) -> float:
@@ -100,7 +100,7 @@ def _clear(named: Named) -> float:
 
 def _name_row(same_name: list[Named]) -> Row:
     first = same_name[0]
-    title = Text("redundant with another") if WITH in first.name else first.title
+    title = Text("redundant heads") if WITH in first.name else first.title
     listed = ", ".join(f"{_who(named)} {number(named.value)}" for named in same_name[:MOST_NAMED])
     numbers = (first.bar, first.uniform, first.random, first.rule)
     return (
@@ -119,21 +119,21 @@ def _who(named: Named) -> str:
 def _corpus(run: Run, whole: Half) -> list[Row]:
     labels = {"documents": Text("documents"), "tokens": Text("tokens")}
     if whole.number("cut"):
-        labels["cut"] = Text("documents cut")
+        labels["cut"] = Text("truncated documents")
     counts = [(label, written(whole.number(name))) for name, label in labels.items()]
     return [(Text("corpus"), same(str(run.corpus["file"]))), *counts]
 
 
 def _alignment(alignment: Alignment) -> tuple[Block, ...]:
-    """The heads that agree best with gold pairs; nothing without gold pairs."""
+    """Return a table of the heads that agree best with gold pairs; () without gold pairs."""
     heads = alignment.heads()
     if not heads:
         return ()
     best = sorted(heads, key=lambda head: -alignment.accuracy(head))[:MOST_ALIGNED]
-    columns = (Text("head"), Text("right"), Text("mean weight"), Text("AER"))
+    columns = (Text("head"), Text("accuracy"), Text("mean weight"), Text("AER"))
     measures = (alignment.accuracy, alignment.mean_weight, alignment.error_rate)
     rows = [(same(str(h)), *(same(number(measure(h))) for measure in measures)) for h in best]
-    title = Text("Agreement with gold pairs: the best of {num_heads} heads", num_heads=len(heads))
+    title = Text("Agreement with gold pairs: highest of {num_heads} heads", num_heads=len(heads))
     return Heading(title), Table(columns, rows)
 
 
@@ -141,7 +141,7 @@ SCHEMA = "headwise.inspect.corpus/1"
 
 
 def as_json(run: Run) -> str:
-    """The run as JSON text in ASCII, ending in a line break."""
+    """Return the run as JSON text in ASCII that ends with a line break."""
     whole = run.gathered.whole()
     counts = {name: whole.number(name) for name in COUNTS}
     halves = (run.gathered.first, run.gathered.second)

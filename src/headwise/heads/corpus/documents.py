@@ -1,4 +1,4 @@
-"""Documents of a corpus: text with annotations, its place in a file, and their validation."""
+"""Documents of a corpus: a text with annotations, its place in a file, and their validation."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ class Parse:
     """A dependency tree over the words of a text.
 
     Attributes:
-        heads: the index of each word's head, counted from 0; -1 for the root.
-        relations: the name of each word's relation to its head: "det", "obj", "root".
+        heads: the index of the head of each word, counted from 0; -1 for the root.
+        relations: the name of the relation of each word to its head, such as "det" or "root".
     """
 
     heads: tuple[int, ...]
@@ -25,7 +25,7 @@ class Parse:
 
 @dataclass(frozen=True)
 class Entity:
-    """A named entity: the words from ``start`` to ``stop`` (exclusive), and its kind."""
+    """A named entity of a kind: the words from ``start`` to ``stop``, exclusive."""
 
     start: int
     stop: int
@@ -34,16 +34,16 @@ class Entity:
 
 @dataclass(frozen=True)
 class CorpusDocument:
-    """A text with annotations. All of it is untrusted input.
+    """A text with annotations. All attributes are untrusted input.
 
     Attributes:
-        name: its file and line, for messages: "a.jsonl:17".
-        text: what the model reads.
-        words: (start, stop) in characters of each word; empty without annotation.
+        name: the file and line for messages, such as "a.jsonl:17".
+        text: the input of the model.
+        words: (start, stop) of each word in characters; empty without annotation.
         parse: the dependency tree over ``words``; None without annotation.
-        entities: named entities over ``words``; None without annotation.
-        target: the input of an encoder-decoder's decoder; None without annotation.
-        alignment: gold pairs (query, key), in tokens; None without annotation.
+        entities: the named entities over ``words``; None without annotation.
+        target: the decoder input of an encoder-decoder; None without annotation.
+        alignment: the gold pairs (query, key) of token indices; None without annotation.
     """
 
     name: str
@@ -55,9 +55,9 @@ class CorpusDocument:
     alignment: tuple[tuple[int, int], ...] | None = None
 
 
-MOST_BYTES = 1 << 20  # the longest line, document and text file, in bytes
-LONGEST_NAME = 100  # the most characters in the name of a relation or of a kind of entity
-Spans = tuple[tuple[int, int], ...]  # (start, stop) in characters of each word
+MOST_BYTES = 1 << 20  # the most bytes of a line, a document and a text file
+LONGEST_NAME = 100  # the most characters of the name of a relation or an entity kind
+Spans = tuple[tuple[int, int], ...]  # (start, stop) of each word in characters
 
 
 @dataclass(frozen=True)
@@ -72,26 +72,26 @@ class Place:
 
 
 class BadLine(BadFile):
-    """An error in a line of a file, without the place of the line."""
+    """An error in a line of a file; `at` adds the place of the line."""
 
     def at(self, place: Place) -> BadFile:
-        """The error with its place."""
+        """Return the error with the place of the line."""
         where = f"{clean(str(place.file))}:{place.line}"
         return BadFile("corpus: {where}: {problem}", where=where, problem=self.text)
 
 
 def lines(file: Path) -> Iterator[tuple[Place, str]]:
-    r"""Yield every line with its place, without its line break; only one is in memory.
+    r"""Yield every line with its place and without its line break; keep one line in memory.
 
     Raises `BadFile` if the file cannot be read, or a line is longer than `MOST_BYTES`, is not
-    UTF-8, or holds a zero byte, as binary files do.
+    UTF-8, or contains a zero byte.
     """
     name = clean(str(file))
     try:
         if file.exists() and not file.is_file():
             raise BadFile(
-                "corpus: expected a file, got {name}, a directory, device or pipe; give "
-                "a file whose name ends in .txt, .jsonl or .conllu",
+                "corpus: expected a file, got {name}, a directory, device or pipe; use "
+                "a .txt, .jsonl or .conllu file",
                 name=name,
             )
         with file.open("rb") as stream:
@@ -103,7 +103,7 @@ def lines(file: Path) -> Iterator[tuple[Place, str]]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise BadFile(
-            "corpus: cannot read {name}: {reason}; give a text file in UTF-8",
+            "corpus: cannot read {name}: {reason}; use a text file in UTF-8",
             name=name,
             reason=reason,
         ) from error
@@ -112,14 +112,12 @@ def lines(file: Path) -> Iterator[tuple[Place, str]]:
 def _decoded(place: Place, content: bytes) -> str:
     if len(content) > MOST_BYTES:
         raise BadLine(
-            "expected at most {most_bytes:,} bytes in a line, this one has more; break "
-            "it into several documents",
+            "expected at most {most_bytes:,} bytes in a line, got more; split the line "
+            "into several documents",
             most_bytes=MOST_BYTES,
         ).at(place)
     if b"\0" in content:
-        raise BadLine(
-            "expected text, got a zero byte, as binary files have; give a text file in UTF-8"
-        ).at(place)
+        raise BadLine("expected text, got a zero byte; use a text file in UTF-8").at(place)
     try:
         return content.decode("utf-8-sig" if place.line == 1 else "utf-8")
     except UnicodeDecodeError as error:
@@ -132,7 +130,7 @@ def _decoded(place: Place, content: bytes) -> str:
 
 
 def blocks(file: Path) -> Iterator[Iterator[tuple[Place, str]]]:
-    """Yield the lines of each paragraph of a file, without the blank lines between."""
+    """Yield the lines of each paragraph of a file; blank lines separate paragraphs."""
     for filled, block in groupby(lines(file), key=lambda line: bool(line[1].strip())):
         if filled:
             yield block
@@ -141,11 +139,11 @@ def blocks(file: Path) -> Iterator[Iterator[tuple[Place, str]]]:
 def located(
     place: Place, text: str, words: Sequence[str], sources: Sequence[tuple[Place, str]] = ()
 ) -> Spans:
-    """The spans of the words in the text, which may be separated by white space only.
+    """Return the spans of the words in the text; white space may separate words.
 
-    ``sources`` are the line of each word and its number there, if each word has a line of its own.
+    ``sources`` are the place and the number of each word, if each word is on a separate line.
 
-    Raises `BadFile` if the text does not consist of these words.
+    Raises `BadFile` if the text does not consist of the words.
     """
     spans, start = [], 0
     for index, word in enumerate(words):
@@ -154,8 +152,8 @@ def located(
         if not word or not text.startswith(word, start):
             line, number = sources[index] if sources else (place, str(index + 1))
             raise BadLine(
-                "word {number} is {word!a}, and the text goes on with {rest!a}; words "
-                "must be those of the text, in its order",
+                "word {number} is {word!a}, but the text continues with {rest!a}; list "
+                "all words of the text in order",
                 number=number,
                 word=word[:40],
                 rest=text[start : start + 20],
@@ -164,21 +162,21 @@ def located(
         start += len(word)
     if text[start:].strip():
         raise BadLine(
-            "after the last word the text goes on with {text!a}; words must be those of "
-            "the text, all of them",
+            "the text continues with {text!a} after the last word; list all words of the "
+            "text in order",
             text=text[start:].strip()[:20],
         ).at(sources[-1][0] if sources else place)
     return tuple(spans)
 
 
 def check_spans(place: Place, text: str, spans: Spans) -> None:
-    """Raise `BadFile` unless the words are ascending spans of the text."""
+    """Raise `BadFile` unless the spans are within the text and in order."""
     before = 0
     for number, (start, stop) in enumerate(spans, 1):
         if not before <= start <= stop <= len(text):
             raise BadLine(
-                "word {number} is [{start}, {stop}], expected within {before} to "
-                "{num_text}: characters of the text, each word after the one before",
+                "word {number}: expected [start, stop] between {before} and {num_text}, got "
+                "[{start}, {stop}]; count characters, and list the words in order",
                 number=number,
                 start=start,
                 stop=stop,
@@ -193,8 +191,7 @@ def check_parse(place: Place, words: int, parse: Parse) -> None:
     for what, count in (("heads", len(parse.heads)), ("relations", len(parse.relations))):
         if count != words:
             raise BadLine(
-                "{what}: expected one for each of the {words} words, got {count}; a "
-                "parse must be over the words of the text",
+                "{what}: expected one entry for each of the {words} words, got {count}",
                 what=what,
                 words=words,
                 count=count,
@@ -202,8 +199,8 @@ def check_parse(place: Place, words: int, parse: Parse) -> None:
     for number, head in enumerate(parse.heads):
         if not -1 <= head < words or head == number:
             raise BadLine(
-                "heads: word {number} has the head {head}, expected -1 for the root or "
-                "another of the words 0 to {words_minus_1}; count words from 0",
+                "heads: expected -1 for the root or another word from 0 to {words_minus_1}, "
+                "got {head} for word {number}; count words from 0",
                 number=number,
                 head=head,
                 words_minus_1=words - 1,
@@ -213,12 +210,12 @@ def check_parse(place: Place, words: int, parse: Parse) -> None:
 
 
 def check_entities(place: Place, words: int, entities: tuple[Entity, ...]) -> None:
-    """Raise `BadFile` unless entities are spans of the words."""
+    """Raise `BadFile` unless all entities are within the words."""
     for entity in entities:
         if not 0 <= entity.start < entity.stop <= words:
             raise BadLine(
-                "entities: [{start}, {stop}] is no run of the {words} words; count words "
-                "from 0, the second number is the one after the last",
+                "entities: expected [first word, word after the last] within {words} words, "
+                "got [{start}, {stop}]; count words from 0",
                 start=entity.start,
                 stop=entity.stop,
                 words=words,
@@ -230,7 +227,7 @@ def check_name(place: Place, what: str, name: str) -> None:
     """Raise `BadFile` if a name is empty or too long."""
     if not 0 < len(name) <= LONGEST_NAME:
         raise BadLine(
-            "{what}: expected names of 1 to {longest_name} characters, got one of {num_name}",
+            "{what}: expected names of 1 to {longest_name} characters, got {num_name}",
             what=what,
             longest_name=LONGEST_NAME,
             num_name=len(name),
@@ -238,12 +235,12 @@ def check_name(place: Place, what: str, name: str) -> None:
 
 
 def read_text(file: str) -> str:
-    """The text of a UTF-8 file of at most `MOST_BYTES` bytes; raises `BadFile` otherwise."""
+    """Read a UTF-8 file of at most `MOST_BYTES` bytes; raise `BadFile` if that fails."""
     name, path = clean(file), Path(file)
     try:
         if path.exists() and not path.is_file():
             raise BadFile(
-                "text: expected a file, got {file}, a directory, device or pipe; give a "
+                "text: expected a file, got {file}, a directory, device or pipe; use a "
                 "text file in UTF-8",
                 file=name,
             )
@@ -253,13 +250,11 @@ def read_text(file: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or Text("not UTF-8 text")
         raise BadFile(
-            "text: cannot read {file}: {reason}; give a text file in UTF-8",
-            file=name,
-            reason=reason,
+            "text: cannot read {file}: {reason}; use a text file in UTF-8", file=name, reason=reason
         ) from error
     if len(content) > MOST_BYTES:
         raise BadFile(
-            "text: {file} has more than {most_bytes} bytes; give a part of it, or read "
+            "text: expected at most {most_bytes} bytes, {file} has more; shorten it, or read "
             "it line by line with --corpus",
             file=name,
             most_bytes=MOST_BYTES,

@@ -1,4 +1,4 @@
-"""Measure the heads of a model on one document, and what the numbers of a run depend on."""
+"""Measure the heads of a model on one document, and identify what a run depends on."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ from headwise.heads.naming import random_copy, take
 from headwise.heads.naming.assignment import compared, punctuation
 from headwise.lang import Text, joined
 
-MOST_WEIGHTS = 1 << 28  # the largest number of attention weights of all heads kept for one document
+MOST_WEIGHTS = 1 << 28  # the most attention weights of all heads that are stored for a document
 ARROW = ">>"
 ATOM = re.compile(r"\[(?!(?:PAD|UNK|CLS|SEP|MASK)\]).+|Cl|Br|[BCNOPSFIbcnops]")
 """A token of SMILES that is an atom. Source: the SMILES specification (opensmiles.org)."""
@@ -43,8 +43,8 @@ def check_size(document: CorpusDocument, inputs: dict[str, Tensor], config: Any)
     heads = getattr(config, "num_hidden_layers", 1) * getattr(config, "num_attention_heads", 1)
     if document.alignment and heads * queries * keys > MOST_WEIGHTS:
         raise BadValue(
-            "alignment: {heads} heads from {queries} tokens to {keys} are more weights "
-            "than the {most_weights} that are kept for one text; give shorter texts",
+            "alignment: {heads} heads, {queries} queries and {keys} keys have more weights "
+            "than the limit of {most_weights} for one text; use shorter texts",
             heads=heads,
             queries=queries,
             keys=keys,
@@ -59,9 +59,9 @@ def align(
     inputs: dict[str, Tensor],
     seen: Recorder,
 ) -> None:
-    """Score heads against the gold pairs of a document: those of cross-attention, or else all.
+    """Compare heads with the gold pairs of a document; use only cross-attention if there is any.
 
-    In a reaction written as SMILES the prediction of a head is its heaviest atom before the arrow.
+    In a reaction in SMILES, the prediction of a head is the atom before the arrow with most weight.
     """
     if not document.alignment:
         return
@@ -76,7 +76,7 @@ def align(
 
 
 def atoms(names: list[str]) -> Tensor | None:
-    """(Lk,), True for the atoms before the arrow of a reaction; None without an arrow.
+    """Return (Lk,), True for the atoms before the arrow of a reaction; None without an arrow.
 
     Example:
         >>> atoms(["[CLS]", "C", "Cl", "=", "[nH]", ">>", "C", "[SEP]"]).int().tolist()
@@ -95,11 +95,11 @@ class Measurer:
 
     Attributes:
         loaded: the model and its tokenizer.
-        truncate: whether documents that are too long are truncated; otherwise they raise.
-        random: the model with random weights, the baseline of names; None without names.
-        points: the ids of punctuation.
-        folder: the folder of the audio files that documents name.
-        compare: with names, whether heads are compared with each other.
+        truncate: whether to truncate documents that are too long instead of raising an error.
+        random: a copy of the model with random weights, the baseline of names; None without names.
+        points: the ids of punctuation tokens.
+        folder: the folder of the audio files that documents refer to.
+        compare: whether heads are compared with each other if they are named.
     """
 
     loaded: Loaded
@@ -113,12 +113,12 @@ class Measurer:
     def of(
         cls, loaded: Loaded, *, truncate: bool, names: bool, folder: Path = Path()
     ) -> "Measurer":
-        """A measurer for a model; with names also for its random copy, or `BadType` is raised."""
+        """Create a measurer; ``names`` needs a random copy, which may raise `BadType`."""
         random = replace(loaded, model=random_copy(loaded.model)) if names else None
         return cls(loaded, truncate, random, punctuation(loaded.tokenizer), folder)
 
     def check(self, document: CorpusDocument) -> None:
-        """Raise `BadFile` if a document has no token or too many, without running the model."""
+        """Raise `BadFile` if a document has no token or too many; the model is not run."""
         with _errors_of(document):
             for text in (document.text, document.target):
                 if text is not None:
@@ -127,13 +127,13 @@ class Measurer:
                         check_length(self.loaded, count)
 
     def measure(self, document: CorpusDocument) -> Half:
-        """The sums of one document; raises `BadFile` if the model cannot read it."""
+        """Return the sums over one document; raise `BadFile` if the model cannot read it."""
         with _errors_of(document):
             inputs, whole = self.encode(document)
             return self.measure_inputs(document, inputs, whole)
 
     def encode(self, document: CorpusDocument) -> tuple[dict[str, Tensor], int]:
-        """The inputs of the model for a document, and its number of tokens before truncation."""
+        """Return the model inputs for a document, and its number of tokens before truncation."""
         text = document.text
         if takes_sound(self.loaded.model):
             text = str(self.folder / text)
@@ -142,7 +142,7 @@ class Measurer:
     def measure_inputs(
         self, document: CorpusDocument, inputs: dict[str, Tensor], whole: int
     ) -> Half:
-        """The sums of one tokenized document of ``whole`` tokens before truncation."""
+        """Return the sums over one tokenized document, which had ``whole`` tokens originally."""
         check_size(document, inputs, self.loaded.config)
         names = self.random is not None
         compare = names and self.compare and compared(self.loaded, inputs)
@@ -186,11 +186,11 @@ PARTS = {
     "metrics": Text("the metrics"),
     "processes": Text("the number of processes"),
 }
-"""The parts of an identity, with their names in messages."""
+"""The parts of an identity and their names in messages."""
 
 
 def identity(measurer: Measurer, corpus: Corpus, processes: int) -> dict[str, Any]:
-    """Everything that the numbers of a run depend on."""
+    """Return everything that the numbers of a run depend on."""
     loaded = measurer.loaded
     return {
         "headwise": headwise.__version__,
@@ -211,17 +211,17 @@ def check_same(folder: Path, new: Mapping[str, Any], earlier: Mapping[str, Any])
     different = [PARTS[key] for key in PARTS if new.get(key) != earlier.get(key)]
     if different:
         raise BadFile(
-            "save: {name} holds another run, which differs in {parts}; choose another folder, or "
-            "give the same again",
+            "save: the run in {name} differs in {parts}; choose another folder, or the same "
+            "model, corpus and options",
             name=clean(str(folder)),
             parts=joined(Text(", "), different),
         )
 
 
 def _of_model(loaded: Loaded) -> str:
-    """A hash of the weights and of the configuration without its paths.
+    """Return a hash of the weights and of the configuration without its paths.
 
-    The pooler is excluded: it follows all attention, and is random in a checkpoint without one.
+    The pooler is excluded, since it comes after all attention and may be randomly initialised.
     """
     digest = hashlib.sha256()
     config = {k: v for k, v in loaded.config.to_dict().items() if not k.startswith("_")}

@@ -1,8 +1,8 @@
 """Measure a corpus, resumably and in several processes.
 
-Each process writes its sums and its position into one file of the folder, such as
-``part-0-of-1.safetensors``. The file is replaced atomically between two documents: if the process
-is killed, the file holds exactly the documents before its position.
+Each process writes its sums and its position to a file in the folder, such as
+``part-0-of-1.safetensors``. The file is replaced atomically between two documents, so even after
+the process is killed it contains the sums over all documents before its position.
 """
 
 import json
@@ -43,20 +43,20 @@ from headwise.lang import Text
 
 @dataclass(frozen=True)
 class Share:
-    """The documents of one process of torchrun: those with ``number % processes == rank``."""
+    """The documents of one torchrun process: those with ``number % processes == rank``."""
 
     rank: int = 0
     processes: int = 1
 
     def numbers(self, documents: int) -> range:
-        """The numbers of its documents, counted from 0."""
+        """Return the numbers of the documents of this process, counted from 0."""
         return range(self.rank, documents, self.processes)
 
     def merged(self, own: Gathered) -> Gathered:
-        """The sums of all processes, by all-reduce; every process must call this.
+        """Return the sums of all processes by all-reduce; every process must call this method.
 
-        The order of additions depends on the number of processes: runs with different numbers agree
-        up to the rounding of float64, runs with equal numbers exactly.
+        Runs with the same number of processes agree exactly, other runs up to rounding in float64,
+        because the order of additions depends on the number of processes.
         """
         if self.processes == 1:
             return own
@@ -77,7 +77,7 @@ class Share:
     def _all_shapes(
         self, own: dict[str, tuple[list[int], str]]
     ) -> dict[str, tuple[list[int], str]]:
-        """Name, shape and dtype of the tensors of all processes, in the same order in each."""
+        """Return name, shape and dtype of the tensors of all processes, in the same order."""
         encoded = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8)
         lengths = [torch.zeros((), dtype=torch.int64) for _ in range(self.processes)]
         dist.all_gather(lengths, torch.tensor(encoded.numel()))
@@ -95,7 +95,7 @@ ALONE = Share()
 
 @contextmanager
 def shared() -> Iterator[Share]:
-    """The share of this process of torchrun, or all of the corpus without torchrun."""
+    """Yield the share of this torchrun process; the whole corpus without torchrun."""
     if not dist.is_available() or not dist.is_torchelastic_launched():
         yield ALONE
         return
@@ -107,13 +107,13 @@ def shared() -> Iterator[Share]:
 
 
 EVERY = 10.0  # seconds between two checkpoints
-Progress = Callable[[int, int], None]  # called with the documents or texts done and their total
+Progress = Callable[[int, int], None]  # called with the finished documents or texts and the total
 Tell = Callable[[Text], None]  # called with a status message
 
 
 @dataclass(frozen=True, eq=False)
 class CorpusJob:
-    """The measurement of a corpus; the last three attributes are as in `Options`."""
+    """The measurement of a corpus; `Options` describes ``folder``, ``share`` and ``every``."""
 
     measurer: Measurer
     corpus: Corpus
@@ -122,7 +122,7 @@ class CorpusJob:
     every: float = EVERY
 
     def identity(self) -> dict[str, Any]:
-        """What a run must have in common with this one to be resumed."""
+        """Return the identity that a saved run must have to be resumed."""
         return run_identity(self.measurer, self.corpus, self.share.processes)
 
     @property
@@ -133,10 +133,10 @@ class CorpusJob:
 
 
 def run(job: CorpusJob, progress: Progress | None = None) -> Gathered:
-    """The sums of this process's documents, resumed from a checkpoint.
+    """Return the sums over the documents of this process, resuming from its checkpoint.
 
-    Raises `BadFile` if the folder holds another run, a file in it is damaged, a document cannot be
-    measured, or the corpus has changed. The sums up to there are kept.
+    Raises `BadFile` if the folder contains another run or a damaged file, a document cannot be
+    measured, or the corpus has changed. If a document fails, the sums before it are saved.
     """
     saved_identity = job.identity()
     gathered, position = _resumed(job, saved_identity)
@@ -169,7 +169,7 @@ def run(job: CorpusJob, progress: Progress | None = None) -> Gathered:
 
 
 def _resumed(job: CorpusJob, own_identity: dict[str, Any]) -> tuple[Gathered, int]:
-    """The sums of the checkpoint of this process, and the number of the next document."""
+    """Return the sums in the checkpoint of this process and the number of the next document."""
     file = job.part
     if file is None or not file.exists():
         return Gathered(), 0
@@ -182,9 +182,7 @@ def _resumed(job: CorpusJob, own_identity: dict[str, Any]) -> tuple[Gathered, in
             with _damaged(file):
                 return Gathered.from_tensors(tensors), position
     name = clean(str(file))
-    raise BadFile(
-        "save: {name} does not say how far the run was; take it away to begin anew", name=name
-    )
+    raise BadFile("save: {name} lacks the position of the run; delete it to start again", name=name)
 
 
 @contextmanager
@@ -193,15 +191,14 @@ def _damaged(file: Path) -> Iterator[None]:
         yield
     except BadFile as error:
         raise BadFile(
-            "save: expected a file of sums that headwise wrote, got {name}: {said}; take it "
-            "away to begin anew",
+            "save: expected a checkpoint of headwise, got {name}: {said}; delete it to start again",
             name=clean(str(file)),
             said=error.text,
         ) from error
 
 
 def ignore(*_: object) -> None:
-    """The progress and status of a run that nobody reads."""
+    """Ignore progress and status messages."""
 
 
 @dataclass(frozen=True)
@@ -209,11 +206,11 @@ class Options:
     """Options of `measure_corpus`.
 
     Attributes:
-        folder: where checkpoints and the finished run are written; None for nowhere.
-        paragraphs: in plain text, a document is a paragraph, not a line.
-        truncate: truncate documents that are too long for the model.
-        names: name heads, which needs a second model with random weights.
-        every: seconds between two checkpoints; 0 for one after each document.
+        folder: the folder for checkpoints and the finished run; None to save nothing.
+        paragraphs: whether a document of plain text is a paragraph instead of a line.
+        truncate: whether to truncate documents that are too long for the model.
+        names: whether to name heads, which needs a copy of the model with random weights.
+        every: seconds between two checkpoints; 0 for a checkpoint after each document.
         share: the documents of this process.
     """
 
@@ -235,15 +232,15 @@ def measure_corpus(
 ) -> Run:
     """Measure every head of a model on a corpus.
 
-    A run with the same model, corpus and options in the folder is resumed if it was interrupted,
-    and opened if it is finished.
+    If the folder contains a run with the same model, corpus and options, an interrupted run is
+    resumed and a finished run is opened.
 
-    Raises `BadFile` if a document cannot be read, the folder cannot be created or holds another
-    run, or a file in it is damaged.
+    Raises `BadFile` if a document cannot be read, or if the folder cannot be created or contains
+    another run or a damaged file.
     """
     log = tell or ignore
     check_place(options.folder)
-    log(Text("looking through the corpus"))
+    log(Text("checking the corpus"))
     truncate, names = options.truncate, options.names
     measurer = Measurer.of(loaded, truncate=truncate, names=names, folder=file.parent)
     corpus = look_through(file, paragraphs=options.paragraphs, check=measurer.check)
@@ -255,7 +252,7 @@ def measure_corpus(
         finished = open_run(options.folder)
         check_same(options.folder, same, finished.identity)
         _forget(job)
-        log(Text("this run is finished; it is opened"))
+        log(Text("the run is already finished and is opened"))
         return finished
     gathered = options.share.merged(run(job, progress))
     if names and not is_comparable(gathered.whole().statistics.heads()):
@@ -277,7 +274,7 @@ def run_of(
     truncate: bool = False,
     identity: Mapping[str, Any],
 ) -> Run:
-    """The run of a model on a corpus with these sums."""
+    """Return the run of a model on a corpus with these sums."""
     facts: dict[str, str | int | bool] = {
         "file": corpus.file.name,
         "sha256": corpus.sha256,
@@ -290,13 +287,13 @@ def run_of(
 
 
 def check_place(folder: Path | None) -> None:
-    """Raise `BadFile` if a run cannot be saved in a folder; a finished run there is only read."""
+    """Raise `BadFile` if a run cannot be saved in a folder without a finished run."""
     if folder is not None and not is_saved(folder):
         check_folder("save", folder)
 
 
 def _forget(job: CorpusJob) -> None:
-    """Delete the checkpoint of this process and temporary files of killed processes."""
+    """Delete the checkpoint of this process and the temporary files of killed processes."""
     if job.folder is None or job.part is None:
         return
     names = (job.part.name, *((JSON, TENSORS) if job.share.rank == 0 else ()))

@@ -1,11 +1,11 @@
-"""The repeated-tokens probe: repeated random tokens, on which induction heads can be measured.
+"""The repeated-tokens probe: measure induction heads on repeated random tokens.
 
-Random tokens can be predicted from their repetition alone. A head that attends to the token after
-the previous occurrence is an induction head, one that attends to the previous occurrence a
-duplicate-token head, one that attends one token back a previous-token head.
+Random tokens can be predicted only from their repetition. An induction head attends to the token
+after the previous occurrence of a token, a duplicate-token head to the previous occurrence, and a
+previous-token head to the previous token.
 
 Source: Olsson et al. 2022, "In-context learning and induction heads": 25 random tokens, repeated
-4 times. A model that takes fewer than 100 tokens is given fewer; see `shape`.
+4 times. For a model that accepts fewer than 100 tokens, `shape` reduces both numbers.
 """
 
 from dataclasses import replace
@@ -24,19 +24,19 @@ from headwise.heads.corpus.readers import Corpus
 from headwise.heads.models.load import Loaded
 
 TOKENS, TIMES = 25, 4
-FEWEST = 4  # the smallest number of different tokens in a sequence
+FEWEST = 4  # the fewest different tokens in a sequence
 
 SEQUENCES = 48
-"""The number of sequences, each of other tokens; every second one suggests names, the others test
-them. So many are needed for a name to be significant among thousands of candidates."""
+"""The number of sequences, each of different tokens. One half suggests names, the other half tests
+them; this many are needed for a name to be significant among thousands of candidates."""
 
 MOST_SEED = 2**63 - 1
 
 
 def shape(longest: int) -> tuple[int, int]:
-    """The numbers of different tokens and of repetitions in a sequence of limited length.
+    """Return the numbers of different tokens and of repetitions for a maximum sequence length.
 
-    The later repetitions are dropped first, then tokens.
+    Repetitions are reduced first, then tokens.
 
     Example:
         >>> [shape(longest) for longest in (512, 99, 64, 40)]
@@ -47,14 +47,14 @@ def shape(longest: int) -> tuple[int, int]:
 
 
 def named(tokens: int, times: int, seed: int) -> str:
-    """The name of the sequences in a run."""
+    """Return the name of the probe in a run."""
     return f"{tokens} random tokens, {times} times, seed {seed}"
 
 
 def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
-    """The sequences of token ids, without special tokens.
+    """Return the sequences of token ids, without special tokens.
 
-    Raises `BadValue` if the vocabulary is too small, the seed is out of range, or the model takes
+    Raises `BadValue` if the vocabulary is too small, the seed is out of range, or the model accepts
     too few tokens or is an encoder-decoder.
     """
     _check(loaded, seed)
@@ -64,8 +64,8 @@ def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
     ordinary = torch.tensor([number for number in range(size) if number not in special])
     if len(ordinary) < tokens:
         raise BadValue(
-            "probe: {loaded_name} has {num_ordinary} ordinary tokens, and the probe "
-            "takes {tokens} different ones; give another model, or a corpus with --corpus",
+            "probe: the probe needs {tokens} different tokens, but {loaded_name} has "
+            "{num_ordinary} without special tokens; use another model, or --corpus",
             loaded_name=clean(loaded.name),
             num_ordinary=len(ordinary),
             tokens=tokens,
@@ -76,9 +76,9 @@ def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
 
 
 def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = None) -> Run:
-    """Measure every head on the sequences."""
+    """Measure every head on the sequences of the probe."""
     loaded, gathered = measurer.loaded, Gathered()
-    measurer = replace(measurer, compare=False)  # random tokens tell nothing of similarity
+    measurer = replace(measurer, compare=False)  # similarity on random tokens means nothing
     batches, (tokens, times) = sequences(loaded, seed), shape(loaded.longest)
     for number, ids in enumerate(batches):
         input_ids = torch.tensor([ids])
@@ -95,8 +95,8 @@ def _check(loaded: Loaded, seed: int) -> None:
     name = clean(loaded.name)
     if loaded.longest < 2 * FEWEST:
         raise BadValue(
-            "probe: it has {fewest} tokens at least, and {loaded_name} takes at most "
-            "{longest}; give a text in quotes after the model, or with --text",
+            "probe: the probe has at least {fewest} tokens, but {loaded_name} accepts at most "
+            "{longest}; use a text in quotes, or --text",
             fewest=2 * FEWEST,
             loaded_name=name,
             longest=loaded.longest,
@@ -109,7 +109,7 @@ def _check(loaded: Loaded, seed: int) -> None:
         )
     if getattr(loaded.config, "is_encoder_decoder", False):
         raise BadValue(
-            "probe: {loaded_name} has a decoder that reads another text; give a model of "
-            "one stack, or a corpus with --corpus",
+            "probe: {loaded_name} is an encoder-decoder, which the probe does not support; use "
+            "another model, or --corpus",
             loaded_name=name,
         )

@@ -1,14 +1,15 @@
-"""Read the documents of a file by its suffix: plain text, JSON lines or CoNLL-U.
+"""Read the documents of a file by its extension: plain text, JSON lines or CoNLL-U.
 
-In plain text, every line or every paragraph is a document. In JSON lines, every line is an object:
+In plain text, every line or every paragraph is a document. In JSON lines, every line is an object
+with these keys; all except ``text`` are optional:
 
     text        the text
-    words       its words: strings, or [start, stop] in characters; optional
-    heads       for each word the index of its head from 0, -1 for the root; optional
-    relations   for each word the name of the relation to its head; with ``heads``
-    entities    [[first word, word after the last, kind], ...]; optional, needs ``words``
-    target      the input of an encoder-decoder's decoder; optional
-    alignment   [[query, key], ...]; optional
+    words       the words of the text: strings, or [start, stop] in characters
+    heads       for each word the index of its head, counted from 0; -1 for the root
+    relations   for each word the name of the relation to its head; requires ``heads``
+    entities    [[first word, word after the last, kind], ...]; requires ``words``
+    target      the decoder input of an encoder-decoder
+    alignment   [[query, key], ...] in token indices
 
 Other keys are ignored.
 """
@@ -52,7 +53,7 @@ def read_lines(file: Path) -> Iterator[CorpusDocument]:
 
 
 def read_paragraphs(file: Path) -> Iterator[CorpusDocument]:
-    """Yield a document for each paragraph of plain text, named by its first line."""
+    """Yield a document for each paragraph of plain text, named after its first line."""
     for block in blocks(file):
         yield _paragraph(block)
 
@@ -64,8 +65,8 @@ def _paragraph(block: Iterator[tuple[Place, str]]) -> CorpusDocument:
         size += 1 + len(line.encode())
         if size > MOST_BYTES:
             raise BadLine(
-                "expected at most {most_bytes:,} bytes in a paragraph, this one has "
-                "more; separate documents by blank lines",
+                "expected at most {most_bytes:,} bytes in a paragraph, got more; "
+                "separate documents by blank lines",
                 most_bytes=MOST_BYTES,
             ).at(place)
         paragraph.append(line)
@@ -73,11 +74,11 @@ def _paragraph(block: Iterator[tuple[Place, str]]) -> CorpusDocument:
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_WORDS = {int: Text("whole numbers"), str: Text("strings")}
+_WORDS = {int: Text("integers"), str: Text("strings")}
 
 
 def read_jsonl(file: Path) -> Iterator[CorpusDocument]:
-    """Yield a document for each non-blank line of JSON; raises `BadFile` if one is no document."""
+    """Yield a document for each non-blank line of JSON; raise `BadFile` if a line is invalid."""
     for place, line in lines(file):
         if line.strip():
             yield _document(place, _object(place, line))
@@ -88,13 +89,13 @@ def _object(place: Place, line: str) -> dict[str, Any]:
         data = json.loads(line)
     except json.JSONDecodeError as error:
         raise BadLine(
-            "expected JSON, got an error in column {colno}: {msg}; write one object a line",
+            "expected JSON, got an error in column {colno}: {msg}; write one object per line",
             colno=error.colno,
             msg=error.msg,
         ).at(place) from error
     except (RecursionError, ValueError) as error:  # nested too deep, or a number too long
         raise BadLine(
-            "expected JSON of a few levels, got one nested too deep or with a number too long"
+            "expected JSON without deep nesting or very long numbers; simplify the line"
         ).at(place) from error
     if not isinstance(data, dict):
         raise BadLine(
@@ -107,7 +108,7 @@ def _object(place: Place, line: str) -> dict[str, Any]:
 def _document(place: Place, data: dict[str, Any]) -> CorpusDocument:
     text = _string(place, data, "text")
     if text is None or not text.strip():
-        raise BadLine("text: expected some text, got none; give every object a 'text'").at(place)
+        raise BadLine("text: expected some text, got none; every object needs a 'text'").at(place)
     words = _words(place, text, data)
     return CorpusDocument(
         name=str(place),
@@ -136,8 +137,8 @@ def _parse(place: Place, words: int, data: dict[str, Any]) -> Parse | None:
     for name, entries, kind in (("heads", heads, int), ("relations", relations, str)):
         if entries is None or not all(type(entry) is kind for entry in entries):
             raise BadLine(
-                "{name}: expected a list of {words}; a parse has 'heads' and "
-                "'relations', one of each for every word",
+                "{name}: expected a list of {words}; a parse needs 'heads' and "
+                "'relations' with one entry for each word",
                 name=name,
                 words=_WORDS[kind],
             ).at(place)
@@ -164,7 +165,7 @@ def _alignment(place: Place, data: dict[str, Any]) -> tuple[tuple[int, int], ...
     for query, key in pairs:
         if query < 0 or key < 0:
             raise BadLine(
-                "alignment: expected pairs of places counted from 0, got [{query}, {key}]",
+                "alignment: expected token indices of at least 0, got [{query}, {key}]",
                 query=query,
                 key=key,
             ).at(place)
@@ -181,7 +182,7 @@ def _string(place: Place, data: dict[str, Any], name: str) -> str | None:
     if _SURROGATE.search(value):
         raise BadLine(
             "{name}: expected whole characters, got half of a surrogate pair; write the "
-            "character itself",
+            "complete character",
             name=name,
         ).at(place)
     return value
@@ -196,12 +197,12 @@ def _list(place: Place, data: dict[str, Any], name: str) -> list[Any] | None:
 
 
 def _tuples(place: Place, name: str, values: list[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:
-    """The entries as tuples; a boolean is not a number."""
+    """Return the entries as tuples of these types; a boolean is not an integer."""
     for number, entry in enumerate(values, 1):
         fits = isinstance(entry, list) and len(entry) == len(kinds)
         if not fits or [type(value) for value in entry] != list(kinds):
             raise BadLine(
-                "{name}: expected entries of the form [{form}], entry {number} is another",
+                "{name}: expected entries of the form [{form}], but entry {number} differs",
                 name=name,
                 form=joined(Text(", "), [_WORDS[kind] for kind in kinds]),
                 number=number,
@@ -216,7 +217,7 @@ def _kind(value: object) -> str:
 
 
 READERS = ((".txt", read_lines), (".jsonl", read_jsonl), (".conllu", read_conllu))
-"""The formats of a corpus, by suffix."""
+"""The reader of each corpus format, by file extension."""
 
 
 @dataclass(frozen=True)
@@ -224,10 +225,10 @@ class Corpus:
     """A file whose documents have been validated.
 
     Attributes:
-        file: its path.
-        paragraphs: whether a document of plain text is a paragraph, not a line.
-        documents: their number.
-        sha256: the hash of the file's bytes.
+        file: the path of the file.
+        paragraphs: whether a document of plain text is a paragraph instead of a line.
+        documents: the number of documents.
+        sha256: the hash of the bytes of the file.
     """
 
     file: Path
@@ -242,22 +243,21 @@ class Corpus:
         """Raise `BadFile` if the file has changed since it was validated."""
         if file_hash(self.file) != self.sha256:
             raise BadFile(
-                "corpus: {file} was changed while it was read; run again, and leave it "
-                "as it is until the end",
+                "corpus: {file} was changed during the run; run again without changing the file",
                 file=clean(str(self.file)),
             )
 
 
 def reader(file: Path, *, paragraphs: bool = False) -> Reader:
-    """The reader of a file by its suffix; raises `BadFile` if there is none."""
+    """Return the reader for a file extension; raise `BadFile` if there is none."""
     read = dict(READERS).get(file.suffix.lower())
     if read is None or (paragraphs and read is not read_lines):
         suffixes = ", ".join(suffix for suffix, _ in READERS) if read is None else ".txt"
         raise BadFile(
-            "corpus: expected a name that ends in {suffixes}, got {name}; {remedy}",
+            "corpus: expected the file extension {suffixes}, got {name}; {remedy}",
             suffixes=suffixes,
             name=clean(file.name),
-            remedy=Text("rename it") if read is None else Text("only plain text has paragraphs"),
+            remedy=Text("rename it") if read is None else Text("--paragraphs needs plain text"),
         )
     return read_paragraphs if paragraphs else read
 
@@ -265,11 +265,11 @@ def reader(file: Path, *, paragraphs: bool = False) -> Reader:
 def look_through(
     file: Path, *, paragraphs: bool = False, check: Callable[[CorpusDocument], None] | None = None
 ) -> Corpus:
-    """Validate a corpus: read all of it once, so that errors are raised before the measurement.
+    """Validate a corpus by reading it once, so errors are raised before the measurement.
 
-    ``check`` is called with each document.
+    ``check`` is called with each document and may raise an error.
 
-    Raises `BadFile` if a document cannot be read, or there is none.
+    Raises `BadFile` if a document cannot be read, or there is no document.
     """
     count = 0
     for document in reader(file, paragraphs=paragraphs)(file):
@@ -278,11 +278,11 @@ def look_through(
             check(document)
     if not count:
         name = clean(str(file))
-        raise BadFile("corpus: {file} has no document; give a file with some text", file=name)
+        raise BadFile("corpus: {file} has no document; use a file with some text", file=name)
     return Corpus(file, paragraphs, count, file_hash(file))
 
 
 def file_hash(file: Path) -> str:
-    """The SHA-256 of a file's bytes."""
+    """Return the SHA-256 hash of the bytes of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Metrics of heads. Each is defined in a file of its family and listed in the tuples below."""
+"""Metrics of heads. Each metric is defined in the file of its family and listed here."""
 
 from headwise.heads.metrics.dispersion import (
     BLOCKS,
@@ -51,6 +51,6 @@ MEASURED = (*METRICS, *_SPREAD, *_DISTANCE, *_HEAVIEST, *_SINKS, *_PATTERNS)
 """The metrics that are measured by default."""
 
 EVERY = (*MEASURED, SMOOTHED_ENTROPY, SEGMENT)
-"""All metrics; the last two need another pass over the weights."""
+"""All metrics; the last two take an additional pass over the weights."""
 
 __all__ = ["EVERY", "MEASURED", "METRICS", "KeyContext", "Metric", "Rows", "total", "totals"]

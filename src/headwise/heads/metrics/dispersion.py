@@ -1,4 +1,4 @@
-"""How a head distributes a row of weights: entropy, effective keys, largest weight."""
+"""Metrics of the dispersion of a row of weights: entropy, effective keys, largest weight."""
 
 from headwise.heads.metrics.metric import Metric, Rows, Sums, averaged
 from headwise.lang import Text
@@ -7,9 +7,7 @@ ENTROPY = Metric(
     name="entropy",
     label=Text("entropy"),
     title=Text("entropy of the attention, in nats"),
-    formula=Text(
-        "mean_i -Σ_j A[i,j] log A[i,j], over the queries that may attend to two keys or more"
-    ),
+    formula=Text("mean_i -Σ_j A[i,j] log A[i,j], over the queries with at least two allowed keys"),
     source=Text("Clark et al. 2019, section 3.2, without the smoothing of their code"),
     reads=("entropy", "chooses"),
     sums=lambda rows: averaged(rows.entropy, rows.context.chooses),
@@ -20,12 +18,9 @@ EFFECTIVE_KEYS = Metric(
     label=Text("effective keys"),
     title=Text("effective number of keys"),
     formula=Text(
-        "mean_i exp(H(i)), H the entropy of row i, over the queries that may attend to two keys or "
-        "more"
+        "mean_i exp(H(i)), H the entropy of row i, over the queries with at least two allowed keys"
     ),
-    source=Text(
-        "the perplexity of each row, at most its allowed keys; the mean is after the exponential"
-    ),
+    source=Text("the perplexity of each row, averaged; it is at most the number of allowed keys"),
     reads=("entropy", "chooses"),
     sums=lambda rows: averaged(rows.entropy.exp(), rows.context.chooses),
 )
@@ -38,10 +33,10 @@ def _normalised_entropy(rows: Rows) -> Sums:
 
 NORMALISED_ENTROPY = Metric(
     name="normalised_entropy",
-    label=Text("spread out"),
-    title=Text("entropy as a share of what a uniform head has"),
-    formula=Text("mean_i H(i) / log n(i), n(i) the keys that i may attend to, two or more; 0 to 1"),
-    source=Text("each row by its own maximum: in a causal model that of row i is log(i + 1)"),
+    label=Text("normalised entropy"),
+    title=Text("entropy as a fraction of that of a uniform head"),
+    formula=Text("mean_i H(i) / log n(i), over the queries with n(i) ≥ 2 allowed keys; 0 to 1"),
+    source=Text("each row divided by its maximum, log(i + 1) for row i of a causal model"),
     reads=("entropy", "choices", "chooses"),
     sums=_normalised_entropy,
 )
@@ -49,9 +44,9 @@ NORMALISED_ENTROPY = Metric(
 SMOOTHED_ENTROPY = Metric(
     name="smoothed_entropy",
     label=Text("smoothed entropy"),
-    title=Text("entropy of the weights mixed with a small uniform share, in nats"),
-    formula=Text("mean_i -Σ_j A'[i,j] log A'[i,j], A' = 0.9999 A + 0.0001 / N, N all keys"),
-    source=Text("the code of Clark et al. 2019; N counts keys that are not allowed as well"),
+    title=Text("entropy after mixing the weights with a small uniform share, in nats"),
+    formula=Text("mean_i -Σ_j A'[i,j] log A'[i,j], A' = 0.9999 A + 0.0001 / N for N keys"),
+    source=Text("code of Clark et al. 2019; N includes keys that are not allowed"),
     reads=("smoothed",),
     sums=lambda rows: averaged(rows.smoothed, rows.context.queries),
 )
@@ -62,7 +57,7 @@ LARGEST = Metric(
     title=Text("largest weight"),
     formula=Text("mean_i max_j A[i,j]"),
     source=Text(
-        "Voita et al. 2019, section 5, confidence; they leave out queries whose key is EOS"
+        "Voita et al. 2019, section 5, confidence; the paper excludes queries attending to EOS"
     ),
     reads=("most",),
     sums=lambda rows: (rows.most[0], rows.context.queries),
@@ -81,9 +76,9 @@ def _confidence(rows: Rows) -> Sums:
 CONFIDENCE = Metric(
     name="confidence",
     label=Text("confidence"),
-    title=Text("largest weight, where it is not on a separator"),
-    formula=Text("mean_i max_j A[i,j], over the queries whose heaviest key is no separator"),
-    source=Text("Voita et al. 2019, section 4.1; they leave out the end of the sentence"),
+    title=Text("largest weight of queries where it is not on a separator"),
+    formula=Text("mean_i max_j A[i,j], over the queries whose argmax_j A[i,j] is not a separator"),
+    source=Text("Voita et al. 2019, section 4.1; the paper excludes end-of-sentence tokens"),
     reads=("most",),
     sums=_confidence,
 )
@@ -91,13 +86,13 @@ CONFIDENCE = Metric(
 BLOCKS = Metric(
     name="blocks",
     label=Text("blocks"),
-    title=Text("share on the heaviest tenth of blocks of 16 keys"),
+    title=Text("share on the tenth of the 16-key blocks with the largest weights"),
     formula=Text(
-        "mean_i of the largest ⌈n / 10⌉ of the n sums of A[i,j] over blocks of 16 keys, over the "
-        "queries with n > 1"
+        "mean_i of the sum of the largest ⌈n / 10⌉ of n block sums of A[i,j], blocks of 16 keys, "
+        "over the queries with n > 1"
     ),
     source=Text(
-        "the block-sparse pattern of Jiang et al. 2024 (MInference), for single queries; ours"
+        "our metric for the block-sparse pattern of Jiang et al. 2024 (MInference), by query"
     ),
     reads=("blocks",),
     sums=lambda rows: averaged(rows.blocks, (rows.context.blocks > 1) & rows.context.queries),

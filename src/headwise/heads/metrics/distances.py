@@ -1,4 +1,4 @@
-"""Attention by distance: mean distance, previous and next token, and profiles over distances."""
+"""Metrics of attention by distance: mean distance, neighbouring tokens, profiles by distance."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from headwise.lang import Text
 DISTANCE = Metric(
     name="distance",
     label=Text("distance"),
-    title=Text("mean distance of what it attends to, in tokens"),
+    title=Text("mean attention distance, in tokens"),
     formula=Text("Σ_i Σ_j A[i,j] |i - j| / Σ_i Σ_j A[i,j]"),
-    source=Text("Vig and Belinkov 2019, section 4.4; |i - j| where keys may come after the query"),
+    source=Text("Vig and Belinkov 2019, section 4.4; |i - j| if keys may be after the query"),
     reads=("distances", "mass"),
     sums=with_positions(lambda rows: (rows.distances[0], rows.mass)),
 )
@@ -23,9 +23,9 @@ DISTANCE = Metric(
 SIGNED_DISTANCE = Metric(
     name="signed_distance",
     label=Text("direction"),
-    title=Text("mean place of what it attends to, in tokens after the query"),
-    formula=Text("Σ_i Σ_j A[i,j] (j - i) / Σ_i Σ_j A[i,j]; negative before the query"),
-    source=Text("the distance of Vig and Belinkov 2019, section 4.4, with its sign"),
+    title=Text("mean signed attention distance, in tokens"),
+    formula=Text("Σ_i Σ_j A[i,j] (j - i) / Σ_i Σ_j A[i,j]; negative for keys before the query"),
+    source=Text("the distance of Vig and Belinkov 2019, section 4.4, with a sign"),
     reads=("distances", "mass"),
     sums=with_positions(lambda rows: (rows.distances[1], rows.mass)),
 )
@@ -42,9 +42,9 @@ def _distance_spread(rows: Rows) -> Sums:
 DISTANCE_SPREAD = Metric(
     name="distance_spread",
     label=Text("spread"),
-    title=Text("spread of what it attends to, in tokens"),
+    title=Text("standard deviation of the attended positions, in tokens"),
     formula=Text("mean_i sqrt(Σ_j A[i,j] (j - m)²), m = Σ_j A[i,j] j, each row divided by its sum"),
-    source=Text("the standard deviation of each row; ours, beside the mean distance"),
+    source=Text("our metric: the standard deviation of each row of weights"),
     reads=("distances", "mass"),
     sums=_distance_spread,
 )
@@ -61,23 +61,23 @@ def _diagonality(rows: Rows) -> Sums:
 DIAGONALITY = Metric(
     name="diagonality",
     label=Text("diagonality"),
-    title=Text("closeness to the diagonal, 1 on it"),
+    title=Text("closeness to the diagonal; 1 on the diagonal"),
     formula=Text(
         "Σ_i Σ_j A[i,j] (1 - |i - j| / d(i)) / Σ_i Σ_j A[i,j], d(i) the furthest allowed |i - j|"
     ),
-    source=Text("cumulative diagonality of Shim et al. 2022, ∫ C(r) dr, with r a share of d(i)"),
+    source=Text("cumulative diagonality of Shim et al. 2022, ∫ C(r) dr, r as a fraction of d(i)"),
     reads=("distances", "furthest", "mass"),
     sums=_diagonality,
 )
 
-REACH = 4  # how many tokens to each side of a query are local
+REACH = 4  # the largest distance of a local key
 
 LOCAL = Metric(
     name="local",
     label=Text("local"),
-    title=Text("share within four tokens"),
+    title=Text("share on tokens at a distance of at most 4"),
     formula=Text("Σ_i Σ_{|i-j| ≤ 4} A[i,j] / Σ_i Σ_j A[i,j]"),
-    source=Text("what the long-range score of attention-atlas (|i - j| ≥ 5) leaves, as a share"),
+    source=Text("1 minus the long-range share (|i - j| ≥ 5) of attention-atlas"),
     share=True,
     reads=("single", "mass"),
     sums=with_positions(
@@ -100,9 +100,9 @@ FAR = Metric(
     label=Text("far"),
     title=Text("share on words more than 16 tokens away"),
     formula=Text(
-        "mean_i Σ_{|i-j| > 16} A[i,j], j neither first nor special, for queries that have one"
+        "mean_i Σ_{|i-j| > 16} A[i,j], j neither first nor special, for the queries with such a j"
     ),
-    source=Text("ours: sinks and separators, which lie far from most queries, are left out"),
+    source=Text("our metric, without sinks and separators, which are far from most queries"),
     share=True,
     reads=("single", "near_words", "sets"),
     sums=_far,
@@ -112,8 +112,8 @@ PREVIOUS = Metric(
     name="previous",
     label=Text("previous"),
     title=Text("share on the previous token"),
-    formula=Text("mean_i A[i, i-1], over the queries that have an allowed token before them"),
-    source=Text("Clark et al. 2019, section 3.1; a mean over N - 1, in their code over N"),
+    formula=Text("mean_i A[i, i-1], over the queries whose previous token is allowed"),
+    source=Text("Clark et al. 2019, section 3.1; mean over N - 1 queries, over N in their code"),
     share=True,
     reads=("single",),
     sums=lambda rows: rows.shifted(-1),
@@ -123,8 +123,8 @@ NEXT = Metric(
     name="next",
     label=Text("next"),
     title=Text("share on the next token"),
-    formula=Text("mean_i A[i, i+1], over the queries that have an allowed token after them"),
-    source=Text("Clark et al. 2019, section 3.1; a mean over N - 1, in their code over N"),
+    formula=Text("mean_i A[i, i+1], over the queries whose next token is allowed"),
+    source=Text("Clark et al. 2019, section 3.1; mean over N - 1 queries, over N in their code"),
     share=True,
     reads=("single",),
     sums=lambda rows: rows.shifted(1),
@@ -155,20 +155,20 @@ def _heaviest_at(offset: int) -> Callable[[Rows], Sums]:
 
 MOSTLY_PREVIOUS = Metric(
     name="mostly_previous",
-    label=Text("prev. most"),
-    title=Text("how often its heaviest key is the previous token"),
+    label=Text("mostly previous"),
+    title=Text("share of queries with the largest weight on the previous token"),
     formula=Text("share of queries with argmax_j A[i,j] = i - 1, of those that may attend to it"),
-    source=Text("Voita et al. 2019, section 4.1: positional from 0.9 on"),
+    source=Text("Voita et al. 2019, section 4.1; positional heads have at least 0.9"),
     reads=("single", "most"),
     sums=_heaviest_at(-1),
 )
 
 MOSTLY_NEXT = Metric(
     name="mostly_next",
-    label=Text("next most"),
-    title=Text("how often its heaviest key is the next token"),
+    label=Text("mostly next"),
+    title=Text("share of queries with the largest weight on the next token"),
     formula=Text("share of queries with argmax_j A[i,j] = i + 1, of those that may attend to it"),
-    source=Text("Voita et al. 2019, section 4.1: positional from 0.9 on"),
+    source=Text("Voita et al. 2019, section 4.1; positional heads have at least 0.9"),
     reads=("single", "most"),
     sums=_heaviest_at(1),
 )
@@ -176,12 +176,12 @@ MOSTLY_NEXT = Metric(
 
 @dataclass(frozen=True)
 class Profile:
-    """One curve of a head, such as its attention by distance.
+    """A curve that is measured for each head, such as its attention by distance.
 
     Attributes:
         name, title, formula, source, reads: as in `Metric`.
-        places: labels of the points: offsets, or numbers of keys.
-        sums: numerator (H, places) and denominator (H or 1, places), summed over queries.
+        places: the labels of the points: offsets, or numbers of keys.
+        sums: the numerator (H, places) and denominator (H or 1, places), summed over queries.
     """
 
     name: str
@@ -196,7 +196,7 @@ class Profile:
 def _by_distance(rows: Rows) -> Sums:
     near, counted = rows.near, rows.context.queries
     mass = torch.where(counted, rows.mass, 0.0).double()
-    if not near.shape[-1]:  # there are no positions
+    if not near.shape[-1]:  # without positions
         zeros = mass.new_zeros(mass.shape[1], 2 * NEAR + 3)
         return zeros, zeros[:1]
     near = torch.where(counted[..., None], near, 0.0)
@@ -216,11 +216,11 @@ def _received(rows: Rows) -> Sums:
 
 BY_DISTANCE = Profile(
     name="distance",
-    title=Text("share of its attention at each distance"),
+    title=Text("share of the attention at each distance"),
     formula=Text(
-        "Σ_i A[i, i+d] / Σ_i Σ_j A[i,j] for d = -16 … 16, and all further before and after"
+        "Σ_i A[i, i+d] / Σ_i Σ_j A[i,j] for d = -16 … 16, and the sums for d < -16 and d > 16"
     ),
-    source=Text("the distance of Vig and Belinkov 2019, section 4.4, not averaged"),
+    source=Text("the distance of Vig and Belinkov 2019, section 4.4, without averaging"),
     places=("< -16", *(f"{d:+d}" if d else "0" for d in range(-NEAR, NEAR + 1)), "> +16"),
     reads=("single", "mass", "distances"),
     sums=_by_distance,
@@ -228,9 +228,9 @@ BY_DISTANCE = Profile(
 
 RECEIVED = Profile(
     name="received",
-    title=Text("attention that each of the first 64 keys receives"),
+    title=Text("attention to each of the first 64 keys"),
     formula=Text("α_k = mean_i A[i, f+k] over the queries f ≤ i < f + 64 that may attend to f+k"),
-    source=Text("Gu et al. 2025 (ICLR), importance of key k, T = 64; a sink where it is above 0.3"),
+    source=Text("Gu et al. 2025 (ICLR), importance of key k, T = 64; > 0.3 is a sink"),
     places=tuple(str(k) for k in range(EARLY)),
     reads=("received",),
     sums=_received,
@@ -240,6 +240,6 @@ PROFILES = (BY_DISTANCE, RECEIVED)  # all profiles
 
 
 def summed(profile: Profile, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Numerator and denominator, (H, places) each in float64."""
+    """Return the numerator and the denominator, (H, places) each in float64."""
     above, below = profile.sums(rows)
     return above.double(), below.double().expand_as(above)

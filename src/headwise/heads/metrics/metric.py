@@ -1,4 +1,4 @@
-"""A metric of heads, and the rows of attention weights that it is computed from."""
+"""The class of a metric of heads, and the rows of attention weights from which it is computed."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +13,11 @@ from headwise.heads.metrics.key_context import NEAR, SIZE, KeyContext, by_block,
 from headwise.heads.metrics.query_facts import Queries, concatenated, fact
 from headwise.lang import Text
 
-AT_ONCE = 1 << 17  # numbers that the entropy copies at once, to stay in the processor's cache
-RUN = 64  # keys per run: the largest weight of each run is found first
-SHARE = 10  # the heaviest blocks are one in this many
-SMOOTH = 1e-4  # the share of a uniform head that Clark et al. mix into each row for its entropy
-Sums = tuple[Tensor, Tensor]  # numerator and denominator of each query; both broadcast to (B, H, R)
+AT_ONCE = 1 << 17  # the most numbers that the entropy copies at once, to fit the processor's cache
+RUN = 64  # the number of keys of a run in the search for the largest weight
+SHARE = 10  # one of this many blocks counts as heaviest
+SMOOTH = 1e-4  # the share of a uniform head that Clark et al. 2019 add to each row for its entropy
+Sums = tuple[Tensor, Tensor]  # numerator and denominator per query; both broadcast to (B, H, R)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,10 +25,10 @@ class Rows(Queries):
     """Attention weights of a block of queries: the input of a metric.
 
     Attributes:
-        weights: (B, H, R, K), 0 where not allowed; rows sum to 1, or less beside a learned sink.
+        weights: (B, H, R, K), 0 where not allowed; rows sum to 1, or to less with a learned sink.
         context: the keys that the queries may attend to.
-        scores: (B, H, R, K), finite, whose softmax over keys and sinks gives the weights; or None.
-            `entropy` overwrites them.
+        scores: (B, H, R, K), the finite scores whose softmax over keys and sinks is the weights, or
+            None. `entropy` overwrites the scores.
     """
 
     weights: Float[Tensor, "b h r k"]
@@ -37,12 +37,12 @@ class Rows(Queries):
 
     @property
     def shape(self) -> torch.Size:
-        """B, H, R."""
+        """The shape (B, H, R)."""
         return self.weights.shape[:3]
 
     @property
     def uniform(self) -> "Rows":
-        """The rows of a head that attends equally to every allowed key: the baseline, H = 1."""
+        """The rows of the baseline, H = 1: a head that attends equally to every allowed key."""
         context, allowed = self.context, self.context.allowed
         if allowed.shape[1] > 1:
             allowed = allowed.any(1, keepdim=True)  # (B, 1, R, K)
@@ -52,7 +52,7 @@ class Rows(Queries):
         return Rows(weights=share, context=context)
 
     def without_inputs(self, names: Collection[str]) -> "Rows":
-        """These rows with the facts of these names, but not the weights."""
+        """Return these rows without the weights, but with the facts of these names."""
         none = self.weights.new_zeros(1).expand(self.weights.shape)
         context, facts = self.context.without_inputs(names), self.facts(names)
         return Rows(weights=none, context=context, facts_only=True).with_facts(facts)
@@ -61,28 +61,28 @@ class Rows(Queries):
     def concatenated(
         cls, parts: Sequence["Rows"], context: KeyContext, names: Collection[str]
     ) -> "Rows":
-        """The rows of consecutive blocks of one text, with the facts of these names."""
+        """Return the rows of consecutive blocks of one text, with the facts of these names."""
         facts = concatenated([part.facts(names) for part in parts])
         none = parts[0].weights.new_zeros(*parts[0].shape[:2], context.counts.shape[1], 0)
         return cls(weights=none, context=context, facts_only=True).with_facts(facts)
 
     @property
     def nothing(self) -> Sums:
-        """The sums of a metric that none of these queries can show."""
+        """The sums of a metric that is undefined for all of these queries."""
         zeros = self.weights.new_zeros(self.shape)
         return zeros, torch.zeros_like(self.context.queries)
 
     @fact
     def mass(self) -> Float[Tensor, "b h r"]:
-        """The sum of each row: 1, or less beside a learned sink."""
+        """The sum of each row: 1, or less with a learned sink."""
         return self.weights.sum(-1)
 
     @fact
     def entropy(self) -> Float[Tensor, "b h r"]:
-        """-Σ_j A log A of each row in nats, where 0 log 0 is 0.
+        """The entropy -Σ_j A log A of each row in nats, where 0 log 0 is 0.
 
-        With scores s, and m the score of the largest weight a, it is Σ_j A (m - s) - log a Σ_j A:
-        one logarithm for each row, and no negative term, so that nothing cancels.
+        For scores s and the score m of the largest weight a, it equals Σ_j A (m - s) - log a Σ_j A.
+        This takes one logarithm for each row and has no negative term that could cancel.
 
         Example:
             >>> allowed = torch.ones(1, 1, 1, 3, dtype=torch.bool)
@@ -107,9 +107,9 @@ class Rows(Queries):
 
     @fact
     def most(self) -> tuple[Float[Tensor, "b h r"], Int[Tensor, "b h r"]]:
-        """The largest weight of each row, and the number of its key: the first of several.
+        """The largest weight of each row, and the number of its first key with that weight.
 
-        The maximum of each run of keys is found first, since ``argmax`` is slower than ``amax``.
+        It is found by the maximum of each run of keys, since ``amax`` is faster than ``argmax``.
         """
         weights, origin = self.weights, self.context.origin
         runs = weights.shape[-1] // RUN
@@ -129,23 +129,23 @@ class Rows(Queries):
 
     @fact
     def single(self) -> Float[Tensor, "b h r n"]:
-        """The weight on each of the context's `singles`, 0 where not allowed."""
+        """The weight on each of the `singles` of the context, 0 where not allowed."""
         index = self.context.singles[0].expand(-1, self.weights.shape[1], -1, -1)
         return self.weights.gather(-1, index).mul_(self.context.single)
 
     @property
     def near(self) -> Float[Tensor, "b h r n"]:
-        """Weights at -NEAR to +NEAR tokens from each query; without positions the axis is empty."""
+        """The weights at distances -NEAR to NEAR from each query; empty without positions."""
         return self.single[..., :-2]
 
     def on_single(self, index: int) -> Sums:
-        """For each query the weight on one of its `singles`, and whether it may attend to it."""
+        """Return for each query the weight on a `singles` key, and whether the key is allowed."""
         allowed = self.context.single[..., index] & self.context.queries
         return averaged(self.single[..., index], allowed)
 
     @cached_property
     def _columns(self) -> dict[str, Tensor]:
-        """Factors (B, K) of the sums over a row: sets of keys, and distances from the span."""
+        """The factors (B, K) of sums over a row: sets of keys, and distances from the span."""
         (batch, *_, keys), dtype = self.weights.shape, self.weights.dtype
         columns = {name: column.to(dtype) for name, column in self.context.columns.items()}
         if self.context.position is not None:
@@ -162,16 +162,16 @@ class Rows(Queries):
 
     @cached_property
     def _sums(self) -> dict[str, Tensor]:
-        """The sum of each row by each column, (B, H, R), in one pass over the weights."""
+        """The product of each row with each column, (B, H, R), in one pass over the weights."""
         columns = torch.stack(list(self._columns.values()), 1)  # (B, m, K)
         return dict(zip(self._columns, onto(self.weights, columns).unbind(-1), strict=True))
 
     @fact
     def distances(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Σ_j A |i - j|, Σ_j A (j - i), Σ_j A (i - j)² and Σ_{j<i} A of each row, (B, H, R) each.
+        """The sums Σ_j A |i - j|, Σ_j A (j - i), Σ_j A (i - j)², Σ_{j<i} A of rows, (B, H, R) each.
 
-        Only keys in the span [start, stop) need a distance for each pair. A key before it is
-        (i - start) + (start - j) away, so one sum over (start - j) serves every query.
+        Only keys in the span [start, stop) need a distance for each pair. The distance of a key
+        before the span is (i - start) + (start - j), and Σ_j A (start - j) is one of the `_sums`.
         """
         if self.context.position is None:
             return (self.weights.new_zeros(self.shape),) * 4
@@ -186,7 +186,7 @@ class Rows(Queries):
         )
         sides = (("behind", position - start, -1), ("ahead", stop - 1 - position, 1))
         for name, extra, sign in sides:
-            if name not in self._sums:  # no query may attend there
+            if name not in self._sums:  # no query may attend to keys on this side
                 continue
             kinds = (name, f"{name} distance", f"{name} square")
             mass, far, squares = (self._sums[kind] for kind in kinds)
@@ -200,13 +200,13 @@ class Rows(Queries):
 
     @fact
     def sets(self) -> dict[str, Float[Tensor, "b h r"]]:
-        """The weight on each set of keys."""
+        """The weight on each named set of keys."""
         return {name: self._sums[name] for name in self.context.columns}
 
     def on(self, name: str) -> Sums:
-        """For each query the weight on a named set of keys, and whether it may attend to one.
+        """Return for each query the weight on a set of keys, and whether a key of it is allowed.
 
-        The name is "plain", "separators" (after the first token) or "punctuation".
+        The name is "plain", "separators" (without the first token) or "punctuation".
         """
         if name not in self.sets:
             return self.nothing
@@ -223,12 +223,12 @@ class Rows(Queries):
             heaviest = sums.topk(most, -1).values
             taken = torch.arange(most, device=fewer.device) < most - fewer[..., None]
             return (heaviest * taken).sum(-1)
-        heaviest = sums.topk(most, -1, sorted=False).values  # at most one is too many: the least
+        heaviest = sums.topk(most, -1, sorted=False).values  # at most one too many: the least
         return heaviest.sum(-1) - heaviest.amin(-1) * fewer
 
     @fact
     def smoothed(self) -> Float[Tensor, "b h r"]:
-        """The entropy of each row with `SMOOTH` spread over all keys of the text."""
+        """The entropy of each row after spreading `SMOOTH` over all keys of the text."""
         left_out = self.context.total - self.weights.shape[-1]
         least = self.weights.new_tensor(SMOOTH / self.context.total)
         terms: Tensor = torch.special.entr((1 - SMOOTH) * self.weights + least)
@@ -237,7 +237,7 @@ class Rows(Queries):
 
     @fact
     def segment(self) -> Float[Tensor, "b h r"]:
-        """The weight on the part between separators that the query is in."""
+        """The weight on the segment of the query."""
         return (self.weights * self.context.own_part).sum(-1)
 
     @fact
@@ -247,36 +247,36 @@ class Rows(Queries):
 
     @fact
     def repeats(self) -> dict[str, Float[Tensor, "b h r"]]:
-        """The weight on the keys of each of `query_facts.NAMES`."""
+        """The weight on the keys of each kind in `query_facts.NAMES`."""
         weights, length = self.weights, self.shape[2]
         return self.context.by_pair(lambda row, key: weights[row // length, :, row % length, key])
 
     def on_repeats(self, name: str) -> Sums:
-        """As `on`, for one of the kinds of keys in `query_facts.NAMES`."""
+        """Return the same as `on`, for a kind of keys in `query_facts.NAMES`."""
         counted = (self.context.repeats[name] > 0) & self.context.queries
         return averaged(self.repeats[name], counted)
 
     def shifted(self, by: int) -> Sums:
-        """As `on_single`, for the key ``by`` tokens after each query, at most `NEAR`."""
+        """Return the same as `on_single`, for the key ``by`` tokens after each query."""
         return self.nothing if self.context.position is None else self.on_single(NEAR + by)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One measure of a head.
+    """A metric of heads.
 
-    A head's value is the sum of the first of `sums` over all queries of all texts, divided by the
-    sum of the second; NaN where that is 0, because no query could show it.
+    The value of a head is Σ numerators / Σ denominators over all queries of all texts; NaN if the
+    denominator is 0, because the metric is undefined for all queries.
 
     Attributes:
-        name: one word, as in JSON.
-        label: the name at the head of a table's column.
-        title: what it measures.
-        formula: how it is computed, with A the weights, i a query and j a key.
-        source: which published variant this is.
-        reads: the facts of `Rows` and of its `KeyContext` that ``sums`` uses.
-        sums: the numerator and the denominator for each query.
-        share: whether it is a share of the attention, from 0 to 1, that a head may stand out by.
+        name: the name as one word, as in JSON.
+        label: the name as the head of a table column.
+        title: what the metric measures.
+        formula: the formula, with A the weights, i a query and j a key.
+        source: the publication, and differences from it.
+        reads: the facts of `Rows` and of its `KeyContext` that ``sums`` reads.
+        sums: a function that returns the numerator and the denominator for each query.
+        share: whether it is a share of the attention, from 0 to 1, for `highlights`.
     """
 
     name: str
@@ -290,17 +290,17 @@ class Metric:
 
 
 def averaged(value: Tensor, queries: Tensor) -> Sums:
-    """The sums of a mean: a value of each query, and which queries count."""
+    """Return the sums of a mean, from the value of each query and the queries that count."""
     return value * queries, queries
 
 
 def with_positions(sums: Callable[[Rows], Sums]) -> Callable[[Rows], Sums]:
-    """The same sums, but nothing where queries and keys are different texts (cross-attention)."""
+    """Make sums undefined if queries and keys are different texts, as in cross-attention."""
     return lambda rows: rows.nothing if rows.context.position is None else sums(rows)
 
 
 def totals(metrics: Sequence[Metric], rows: Rows) -> Tensor:
-    """Numerators and denominators summed over the queries that count: (2, metrics, H), float64."""
+    """Sum numerators and denominators over the queries that count: (2, metrics, H) in float64."""
     counted, shape = rows.context.queries, rows.shape
     sums = [
         torch.where(counted, part, 0.0).expand(shape).sum((0, 2), dtype=torch.float64)
@@ -311,6 +311,6 @@ def totals(metrics: Sequence[Metric], rows: Rows) -> Tensor:
 
 
 def total(metric: Metric, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Numerator and denominator of one metric, each (H,) in float64."""
+    """Return the numerator and the denominator of one metric, each (H,) in float64."""
     above, below = totals((metric,), rows)[:, 0]
     return above, below

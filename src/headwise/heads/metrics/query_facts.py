@@ -1,4 +1,4 @@
-"""Facts about queries: statistics kept after the weights are freed, and repeated tokens."""
+"""Facts: cached properties of queries that outlive their inputs; pairs of repeated tokens."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-Fact = Tensor | tuple[Tensor, ...] | dict[str, Tensor]  # axis 2 is R, the queries of the block
+Fact = Tensor | tuple[Tensor, ...] | dict[str, Tensor]  # axis 2 is R, the queries of a block
 T = TypeVar("T")
 
 
-class fact(cached_property[T]):  # noqa: N801 - it stands where `property` does
-    """A cached property of `Queries` that can be kept after its inputs are freed.
+class fact(cached_property[T]):  # noqa: N801 - used like `property`
+    """A cached property of `Queries` that stays available after its inputs are freed.
 
     Example:
         >>> class Some(Queries):
@@ -39,23 +39,23 @@ class fact(cached_property[T]):  # noqa: N801 - it stands where `property` does
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Queries:
-    """A block of queries and the facts about them; ``facts_only`` once their inputs are freed."""
+    """A block of queries with its facts; ``facts_only`` is true after its inputs are freed."""
 
     facts_only: bool = False
 
     def facts(self, names: Collection[str]) -> dict[str, Fact]:
-        """The facts with these names; names that are not facts of this class are ignored."""
+        """Return the facts with these names; ignore names that are not facts of this class."""
         mine = [name for name in names if isinstance(getattr(type(self), name, None), fact)]
         return {name: getattr(self, name) for name in mine}
 
     def with_facts(self, facts: Mapping[str, Fact]) -> Self:
-        """This block with these facts stored."""
+        """Store these facts and return this block."""
         vars(self).update(facts)
         return self
 
 
 def concatenated(facts: Sequence[Mapping[str, Fact]]) -> dict[str, Fact]:
-    """The facts of several blocks, concatenated along R."""
+    """Concatenate the facts of several blocks along R."""
     return {name: _concatenate([block[name] for block in facts]) for name in facts[0]}
 
 
@@ -69,15 +69,15 @@ def _concatenate(parts: list[Any]) -> Fact:
 
 
 NAMES = ("same", "earlier_same", "after", "earlier_after")
-"""Kinds of keys: other occurrences of the query's token, and those before the query; keys after
-another occurrence, and those after an occurrence before the query."""
+"""The kinds of keys: other occurrences of the query's token; occurrences before the query; keys
+after another occurrence; keys after an occurrence before the query."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Pairs of a query, by its index in B·R, and a kept key that it may attend to.
+    """Pairs of a query, by its index in B·R, and a stored key that it may attend to.
 
-    ``before`` tells whether the other occurrence is before the query; None where all are.
+    ``before`` is True if the other occurrence is before the query; None if always True.
     """
 
     query: Int[Tensor, " p"]
@@ -87,7 +87,7 @@ class Pairs:
 
     @classmethod
     def none(cls, device: torch.device, heads: int) -> "Pairs":
-        """No pairs."""
+        """Return an empty set of pairs."""
         empty = torch.zeros(0, dtype=torch.int, device=device)
         return cls(empty, empty, empty.bool()[:, None].expand(0, heads), None)
 
@@ -95,17 +95,17 @@ class Pairs:
     def of(
         cls, allowed: Tensor, origin: int, tokens: Tensor, position: Tensor
     ) -> tuple["Pairs", "Pairs"]:
-        """Pairs of a query with other occurrences of its token, and with the keys after those."""
+        """Return pairs of queries with other occurrences of their token and with the keys after."""
         length, kept = allowed.shape[2:]
-        start = max(origin - 1, 0)  # the key after the last one left out is kept
+        start = max(origin - 1, 0)  # the next key of the last key left out is stored
         ids = tokens[:, start : origin + kept].long()
         text = torch.arange(len(ids), device=ids.device)[:, None] * (tokens.max().long() + 2)
-        ordered, order = (ids + text).flatten().sort(stable=True)  # no id is in two texts
+        ordered, order = (ids + text).flatten().sort(stable=True)  # ids differ between texts
         own = tokens[:, position].long()
         wanted = (own + text).flatten()
         begin = torch.searchsorted(ordered, wanted)
         count = torch.searchsorted(ordered, wanted, right=True) - begin
-        count = count.where(own.flatten() >= 0, 0)  # padding is no token
+        count = count.where(own.flatten() >= 0, 0)  # padding is not a token
         query = torch.arange(len(wanted), device=ids.device).repeat_interleave(count)
         within = torch.arange(len(query), device=ids.device)
         within -= (count.cumsum(0) - count).repeat_interleave(count)
@@ -118,7 +118,7 @@ class Pairs:
 
     @classmethod
     def _allowed(cls, allowed: Tensor, query: Tensor, place: Tensor, before: Tensor) -> "Pairs":
-        """The pairs that some head may attend to."""
+        """Return the pairs that at least one head may attend to."""
         length, kept = allowed.shape[2:]
         inside = (place >= 0) & (place < kept)
         query, place, before = query[inside], place[inside], before[inside]
@@ -129,7 +129,7 @@ class Pairs:
 
 
 def period(tokens: Int[Tensor, " n"]) -> int:
-    """The number of tokens after which a text repeats itself, at least once in full; or 0.
+    """Return the period of a text that repeats itself completely at least once; otherwise 0.
 
     Example:
         >>> period(torch.tensor([7, 8, 9, 7, 8, 9, 7, -1]))

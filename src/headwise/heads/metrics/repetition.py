@@ -1,4 +1,4 @@
-"""Attention to repeated tokens and to what followed them: duplicate and induction heads."""
+"""Metrics of attention to repeated tokens and the tokens after them: duplicates, induction."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ DUPLICATE = Metric(
     label=Text("duplicate"),
     title=Text("share on other occurrences of the same token"),
     formula=Text(
-        "mean_i Σ_j A[i,j] over the keys with x[j] = x[i], j ≠ i, for the queries that have one"
+        "mean_i Σ_j A[i,j] over the keys with x[j] = x[i], j ≠ i, for the queries with such a key"
     ),
-    source=Text("the duplicate-token head of Wang et al. 2023, section 3.1, as a share"),
-    # few queries have one: on one text no head stands out by it
+    source=Text("Wang et al. 2023, section 3.1, duplicate-token heads; here as a share"),
+    # not a `share` for highlights, since few queries have such keys
     reads=("repeats",),
     sums=lambda rows: rows.on_repeats("same"),
 )
@@ -24,14 +24,14 @@ DUPLICATE = Metric(
 INDUCTION = Metric(
     name="induction",
     label=Text("induction"),
-    title=Text("share on what followed an earlier occurrence of the token"),
+    title=Text("share on the token after another occurrence of the same token"),
     formula=Text(
-        "mean_i Σ_j A[i,j] over the keys with x[j-1] = x[i], j ≠ i+1, for queries that have one"
+        "mean_i Σ_j A[i,j] over the keys with x[j-1] = x[i], j ≠ i+1, for queries with such keys"
     ),
     source=Text(
-        "Olsson et al. 2022, prefix matching; theirs is on 25 random tokens repeated 4 times"
+        "Olsson et al. 2022, prefix matching; the paper uses 25 random tokens repeated 4 times"
     ),
-    # few queries have one: on one text no head stands out by it
+    # not a `share` for highlights, since few queries have such keys
     reads=("repeats",),
     sums=lambda rows: rows.on_repeats("after"),
 )
@@ -39,12 +39,10 @@ INDUCTION = Metric(
 STRIPE = Metric(
     name="stripe",
     label=Text("stripe"),
-    title=Text("share on what followed the token one period ago"),
-    formula=Text(
-        "mean_i A[i, i-n+1] over the queries i ≥ n of a text that repeats itself every n tokens"
-    ),
+    title=Text("share on the token after the same token one period earlier"),
+    formula=Text("mean_i A[i, i-n+1] over the queries i ≥ n of a text that repeats every n tokens"),
     source=Text(
-        "induction stripe of TransformerLens; theirs counts the query n - 1 too, which has none"
+        "induction stripe of TransformerLens, which also counts query n - 1, without such a key"
     ),
     reads=("single",),
     sums=lambda rows: rows.on_single(STRIPE_KEY),
@@ -53,9 +51,9 @@ STRIPE = Metric(
 
 @dataclass(frozen=True)
 class _Pattern:
-    """A pattern of TransformerLens' `detect_head`: ``keys`` are a kind of `query_facts.NAMES`.
+    """A pattern of TransformerLens' `detect_head`; ``keys`` is a kind in `query_facts.NAMES`.
 
-    None stands for the previous token.
+    ``keys`` is None for the previous token.
     """
 
     name: str
@@ -68,7 +66,7 @@ class _Pattern:
         return ("single" if self.keys is None else "repeats", "mass")
 
     def sums(self, rows: Rows) -> Sums | None:
-        """The weight on the pattern and its number of keys, in each row; None where unknown."""
+        """Return weight and number of keys of the pattern in each row; None if unknown."""
         if rows.context.position is None or (self.keys and rows.context.tokens is None):
             return None
         if self.keys is None:
@@ -86,9 +84,9 @@ def _mul(pattern: _Pattern) -> Metric:
         label=Text("{pattern} mul", pattern=pattern.short),
         title=Text('detect_head "mul": {pattern}', pattern=pattern.title),
         formula=Text(
-            "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 at {pattern}", pattern=pattern.title
+            "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 on {pattern}", pattern=pattern.title
         ),
-        source=Text("detect_head of TransformerLens, not rounded; a row without such a key counts"),
+        source=Text("detect_head of TransformerLens, not rounded; rows without such keys count"),
         reads=pattern.reads,
         sums=sums,
     )
@@ -99,7 +97,7 @@ def _abs(pattern: _Pattern) -> Metric:
         on_pattern = pattern.sums(rows)
         if on_pattern is None:
             return rows.nothing
-        weight, count = on_pattern  # |A - 1| is 1 - A on the pattern, |A - 0| is A beside it
+        weight, count = on_pattern  # |A - P| is 1 - A on the pattern and A elsewhere
         return 1 - (rows.mass + count - 2 * weight), torch.ones_like(rows.mass)
 
     return Metric(
@@ -107,22 +105,22 @@ def _abs(pattern: _Pattern) -> Metric:
         label=Text("{pattern} abs", pattern=pattern.short),
         title=Text('detect_head "abs": {pattern}', pattern=pattern.title),
         formula=Text(
-            "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at {pattern}", pattern=pattern.title
+            "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 on {pattern}", pattern=pattern.title
         ),
-        source=Text("detect_head of TransformerLens, not rounded to 3 places; N the queries"),
+        source=Text("detect_head of TransformerLens, not rounded to 3 decimals; N queries"),
         reads=pattern.reads,
         sums=sums,
     )
 
 
 _PATTERNS = (
-    _Pattern("previous", None, Text("prev."), Text("previous token")),
-    _Pattern("duplicate", "earlier_same", Text("dup."), Text("an earlier place of the token")),
+    _Pattern("previous", None, Text("previous"), Text("the previous token")),
+    _Pattern("duplicate", "earlier_same", Text("duplicate"), Text("earlier equal tokens")),
     _Pattern(
         "induction",
         "earlier_after",
-        Text("ind."),
-        Text("what followed an earlier place of the token"),
+        Text("induction"),
+        Text("the tokens after earlier equal tokens"),
     ),
 )
 PREVIOUS_MUL, DUPLICATE_MUL, INDUCTION_MUL = map(_mul, _PATTERNS)

@@ -1,4 +1,4 @@
-"""Attention to kinds of tokens: first, special, punctuation, rare; and to no token."""
+"""Metrics of attention to kinds of tokens: first, special, punctuation, rare, and to sinks."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,8 @@ FIRST = Metric(
     name="first",
     label=Text("first"),
     title=Text("share on the first token"),
-    formula=Text("mean_i A[i, f], f the first real token, over the queries that may attend to it"),
-    source=Text("Gu et al. 2025 (ICLR), importance α of the first key; depends on the length"),
+    formula=Text("mean_i A[i, f], f the first non-padding token, over the queries with f allowed"),
+    source=Text("Gu et al. 2025 (ICLR), importance α of the first key; depends on the text length"),
     share=True,
     reads=("single",),
     sums=lambda rows: rows.on_single(FIRST_KEY),
@@ -26,12 +26,12 @@ def _sink(rows: Rows) -> Sums:
 SINK = Metric(
     name="sink",
     label=Text("sink"),
-    title=Text("attention that the first token receives from the first 64"),
+    title=Text("attention from the first 64 tokens to the first token"),
     formula=Text(
-        "α_1 = mean_i A[i, f] over the queries f ≤ i < f + 64 that may attend to f, the first real "
-        "token"
+        "α_1 = mean_i A[i, f] over the queries f ≤ i < f + 64 that may attend to f, the first "
+        "non-padding token"
     ),
-    source=Text("Gu et al. 2025 (ICLR), importance of the first token, T = 64; a sink above 0.3"),
+    source=Text("Gu et al. 2025 (ICLR), importance of the first token, T = 64; > 0.3 is a sink"),
     share=True,
     reads=("single",),
     sums=_sink,
@@ -39,12 +39,13 @@ SINK = Metric(
 
 UNSPENT = Metric(
     name="unspent",
-    label=Text("unspent"),
-    title=Text("share that goes to a learned sink or an appended key and to no token"),
+    label=Text("sink mass"),
+    title=Text("share on learned sinks and appended keys instead of tokens"),
     formula=Text(
-        "mean_i 1 - Σ_j A[i,j], j the tokens; 0 without learned sinks, add_bias_kv, add_zero_attn"
+        "mean_i (1 - Σ_j A[i,j]), j over tokens; 0 without learned sinks, add_bias_kv and "
+        "add_zero_attn"
     ),
-    source=Text("the sink of gpt-oss (OpenAI 2025), whose column is not a token"),
+    source=Text("learned sinks as in gpt-oss (OpenAI 2025)"),
     reads=("mass",),
     sums=lambda rows: averaged((1 - rows.mass).clamp(min=0), rows.context.queries),
 )
@@ -54,11 +55,11 @@ SEPARATORS = Metric(
     label=Text("separators"),
     title=Text("share on separators"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j], S the special tokens, such as [SEP], after the first token, "
-        "over the queries that may attend to one"
+        "mean_i Σ_{j in S} A[i,j], S the special tokens after the first token, such as [SEP], "
+        "over the queries that may attend to one of them"
     ),
     source=Text(
-        "Clark et al. 2019, section 3.2; the first token ([CLS]) is apart there too: `first`"
+        "Clark et al. 2019, section 3.2; as in the paper, [CLS] is a separate metric, `first`"
     ),
     share=True,
     reads=("sets",),
@@ -81,12 +82,12 @@ def _from_separators(special: bool) -> Callable[[Rows], Sums]:
 FROM_SEPARATORS = Metric(
     name="from_separators",
     label=Text("sep. to sep."),
-    title=Text("share that separators give to separators"),
+    title=Text("share of the attention of separators on separators"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j], S the special tokens, j after the first, over the queries i in "
-        "S that may attend to one"
+        "mean_i Σ_{j in S} A[i,j], S the special tokens, j not the first token, over the queries i "
+        "in S that may attend to such a key"
     ),
-    source=Text("Clark et al. 2019, section 3.2, [SEP] to [SEP]; here [CLS] asks as well"),
+    source=Text("Clark et al. 2019, section 3.2, [SEP] to [SEP]; here [CLS] is also a query"),
     reads=("sets",),
     sums=_from_separators(True),
 )
@@ -94,10 +95,10 @@ FROM_SEPARATORS = Metric(
 FROM_OTHERS = Metric(
     name="from_others",
     label=Text("other to sep."),
-    title=Text("share that other tokens give to separators"),
+    title=Text("share of the attention of other tokens on separators"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j], j after the first, over the queries i not in S that may attend "
-        "to one"
+        "mean_i Σ_{j in S} A[i,j], j not the first token, over the queries i not in S that may "
+        "attend to such a key"
     ),
     source=Text("Clark et al. 2019, section 3.2, other tokens to [SEP]"),
     reads=("sets",),
@@ -107,13 +108,13 @@ FROM_OTHERS = Metric(
 SEGMENT = Metric(
     name="segment",
     label=Text("segment"),
-    title=Text("share within its own part of the text"),
+    title=Text("share on the text segment of the query"),
     formula=Text(
         "mean_i Σ_j A[i,j], j between the same separators as i, over the queries that may attend "
-        "there and elsewhere"
+        "inside and outside of these separators"
     ),
     source=Text(
-        "the block class of Kovaleva et al. 2019 as a rule of ours; no threshold was published"
+        "our formula for the block class of Kovaleva et al. 2019, without a published threshold"
     ),
     reads=("segment",),
     sums=lambda rows: averaged(rows.segment, rows.context.segment),
@@ -124,15 +125,15 @@ PUNCTUATION = Metric(
     label=Text("punctuation"),
     title=Text("share on punctuation"),
     formula=Text(
-        "mean_i Σ_{j in P} A[i,j], P the tokens of punctuation, for queries that may attend to one"
+        "mean_i Σ_{j in P} A[i,j], P the punctuation, for the queries that may attend to some of it"
     ),
-    source=Text("Clark et al. 2019, section 3.2, who take the full stop and the comma"),
+    source=Text("Clark et al. 2019, section 3.2; the paper uses the full stop and the comma"),
     share=True,
     reads=("sets",),
     sums=lambda rows: rows.on("punctuation"),
 )
 
-COMMON = 500  # a query counts if its rarest word is outside this many of the most frequent tokens
+COMMON = 500  # a query counts if its rarest allowed word is not among the 500 most frequent tokens
 
 
 def _rarest(rows: Rows) -> Sums:
@@ -148,13 +149,13 @@ def _rarest(rows: Rows) -> Sums:
 RAREST = Metric(
     name="rarest",
     label=Text("rarest"),
-    title=Text("how often its heaviest key is the rarest word"),
+    title=Text("share of queries with the largest weight on the rarest word"),
     formula=Text(
-        "share of queries whose argmax_j A[i,j] has the rarest token allowed, of those whose "
-        "rarest is outside the top 500; the first token and special ones are no candidates"
+        "share of queries with the rarest allowed word at argmax_j A[i,j], of those whose rarest "
+        "word is not in the top 500; the first token and special tokens are not words"
     ),
     source=Text(
-        "Voita et al. 2019, section 4.3; the number of a token stands for its rank in frequency"
+        "Voita et al. 2019, section 4.3; the token id replaces the frequency rank of a token"
     ),
     reads=("most", "rarest"),
     sums=_rarest,

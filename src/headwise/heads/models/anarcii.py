@@ -1,4 +1,4 @@
-"""ANARCII, which numbers the residues of an antibody: the model, and its files converted."""
+"""ANARCII, which numbers the residues of an antibody: the model and the conversion of its files."""
 
 import json
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ from headwise.heads.models.model_files import write_json, write_weights
 
 NAME = "antibody_4_2_128_512"
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "numbers.json")
-"""What `convert` leaves in the folder."""
+"""The files in the folder after `convert`."""
 
 SPECIAL = ("<PAD>", "<SOS>", "<EOS>", "<SKIP>")
 RESIDUES = (*SPECIAL, *"ACDEFGHIKLMNPQRSTVWXY")
-"""The encoder's vocabulary, in the order of its embedding; X is an unknown residue."""
+"""The vocabulary of the encoder, in the order of its embedding; X is an unknown residue."""
 
 NUMBERS = (*SPECIAL, *(str(n) for n in range(1, 129)), "X", "H", "L", "K")
-"""The decoder's vocabulary: IMGT numbers, X for an insertion, and the type of chain."""
+"""The vocabulary of the decoder: IMGT numbers, X for an insertion, and the type of chain."""
 
 
 def convert(folder: Path) -> None:
-    """Put safetensors and tokenizers in place of the pickle, of which only tensors are read."""
+    """Replace the pickle, from which only tensors are read, by safetensors and tokenizers."""
     pickled = folder / f"{NAME}.pt"
     weights = torch.load(pickled, map_location="cpu", weights_only=True)
     tensors = weights.values() if isinstance(weights, dict) else [None]
     if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         raise BadFile(
-            "model: {pickled_name}: expected a dictionary of tensors; get it again",
+            "model: {pickled_name}: expected a dictionary of tensors; download it again",
             pickled_name=pickled.name,
         )
     write_weights(folder, {name: tensor.contiguous() for name, tensor in weights.items()})
@@ -58,7 +58,7 @@ PAD, START = 0, 1
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of the network."""
+    """The sizes of the model."""
 
     residues: int
     numbers: int
@@ -68,7 +68,7 @@ class Sizes:
 
     @classmethod
     def of(cls, config: dict[str, int]) -> "Sizes":
-        """The sizes in ``config.json``."""
+        """Return the sizes in ``config.json``."""
         names = ("INPUT_DIM", "OUTPUT_DIM", "HID_DIM", "LAYERS", "HEADS")
         return cls(*(int(config[name]) for name in names))
 
@@ -140,7 +140,7 @@ class _Stack(nn.Module):
 
 
 class Anarcii(nn.Module):
-    """The network: it gives each residue its number in the IMGT scheme."""
+    """The model, which predicts the number of each residue in the IMGT scheme."""
 
     def __init__(self, sizes: Sizes, config: Any) -> None:
         super().__init__()
@@ -152,10 +152,10 @@ class Anarcii(nn.Module):
     def forward(
         self, input_ids: Tensor, decoder_input_ids: Tensor, attention_mask: Tensor | None = None
     ) -> SimpleNamespace:
-        """Logits (B, Lq, numbers) of the next token of the decoder.
+        """Return the next-token logits of the decoder, (B, Lq, numbers).
 
-        The encoder reads <SOS>, residues, <EOS>, (B, Lk), with 0 in the mask on padding, by default
-        on <PAD>; the decoder reads <SOS>, the type of chain, numbers, (B, Lq).
+        ``input_ids`` (B, Lk) are <SOS>, residues, <EOS>; ``decoder_input_ids`` (B, Lq) are <SOS>,
+        the type of chain, numbers. ``attention_mask`` is 0 on padding; None masks <PAD>.
         """
         padded = input_ids == PAD if attention_mask is None else attention_mask == 0
         read = self._encode(input_ids, padded)
@@ -163,7 +163,7 @@ class Anarcii(nn.Module):
 
     @torch.no_grad()
     def decoded(self, input_ids: Tensor) -> Tensor:
-        """The decoder's inputs (B, Lk) while it numbers these residues: its own best tokens."""
+        """Return the decoder inputs (B, Lk) of greedy decoding for these residues."""
         padded = input_ids == PAD
         read, written = self._encode(input_ids, padded), input_ids[:, :1]
         while written.shape[1] < input_ids.shape[1]:
@@ -187,7 +187,7 @@ class Anarcii(nn.Module):
 
 
 def open_folder(folder: Path) -> tuple[nn.Module, Any, Any]:
-    """The network, the tokenizer of residues and that of numbers; needs transformers."""
+    """Load the model and the tokenizers of residues and of numbers; needs transformers."""
     try:
         from safetensors.torch import load_file
         from transformers import PreTrainedConfig, PreTrainedTokenizerFast

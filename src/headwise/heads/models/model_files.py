@@ -1,4 +1,4 @@
-"""The files of a model: which are read, what is checked first, and how conversions write them."""
+"""The files of a model: validate them before they are read, and write converted files."""
 
 import json
 import re
@@ -16,13 +16,13 @@ from headwise.lang import Text, same
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = ("model.safetensors", INDEX)
-ADAPTER = "adapter_config.json"  # it names another model, which transformers would download
+ADAPTER = "adapter_config.json"  # names another model, which transformers would download
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-MOST_WEIGHT_INDEX_BYTES = 2**26  # the largest index that is read; it has a line for each tensor
+MOST_WEIGHT_INDEX_BYTES = 2**26  # the largest index, which has a line for each tensor
 
 
 def check_index(path: Path, name: str) -> tuple[str, ...]:
-    """The files of an index; raises `BadFile` unless they are safetensors beside it."""
+    """Return the files in an index; raise `BadFile` unless they are safetensors in its folder."""
     try:
         if path.stat().st_size > MOST_WEIGHT_INDEX_BYTES:
             raise ValueError(f"more than {MOST_WEIGHT_INDEX_BYTES:,} bytes")
@@ -40,7 +40,7 @@ def check_index(path: Path, name: str) -> tuple[str, ...]:
         if not beside or not file.endswith(".safetensors"):
             raise BadFile(
                 "model: cannot load {name}: model.safetensors.index.json: expected the names of "
-                ".safetensors files beside it, got {shown}; save the model again with "
+                ".safetensors files in its folder, got {shown}; save the model again with "
                 "model.save_pretrained",
                 name=clean(name),
                 shown=clean(repr(file))[:60],
@@ -49,9 +49,9 @@ def check_index(path: Path, name: str) -> tuple[str, ...]:
 
 
 def fetch_weights(where: str, name: str, *, local: bool) -> None:
-    """Download a model's weights into the hub's cache; ``local`` uses only what is there.
+    """Download the weights of a model into the hub's cache; ``local`` uses only the cache.
 
-    Raises `BadFile` if it has no safetensors, is an adapter, or its index names other files.
+    Raises `BadFile` if the model has no safetensors or is an adapter, or its index is invalid.
     """
     from transformers.utils.hub import cached_file
 
@@ -68,9 +68,8 @@ def fetch_weights(where: str, name: str, *, local: bool) -> None:
     index = got(INDEX)
     if index is None:
         raise BadFile(
-            "model: '{name}' has no model.safetensors that can be got from the hub, and weights "
-            "that come as a pickle are never opened; give a directory saved with "
-            "model.save_pretrained, or another model",
+            "model: '{name}' has no model.safetensors on the hub, and pickled weights are never "
+            "loaded; use a directory saved with model.save_pretrained, or another model",
             name=clean(name),
         )
     for file in check_index(Path(index), name):
@@ -79,18 +78,18 @@ def fetch_weights(where: str, name: str, *, local: bool) -> None:
 
 def _adapter(name: str) -> BadFile:
     return BadFile(
-        "model: {name} is an adapter to another model (adapter_config.json); put them together "
-        "with model.merge_and_unload(), then model.save_pretrained",
+        "model: {name} is an adapter to another model (adapter_config.json); merge them with "
+        "model.merge_and_unload(), and save the result with model.save_pretrained",
         name=clean(name),
     )
 
 
 def check_complete(name: str, file: str, report: dict[str, Any]) -> None:
-    """Raise `BadFile` if transformers' report has weights that would be random, save a pooler's."""
+    """Raise `BadFile` if weights outside a pooler would be random, by transformers' report."""
     for key, got, wanted in sorted(report.get("mismatched_keys", ())):
         raise BadFile(
             "model: cannot load {name}: {file} does not fit its config.json: {key} has shape "
-            "{got}, config.json asks for {wanted}; save both with model.save_pretrained",
+            "{got}, config.json requires {wanted}; save both with model.save_pretrained",
             name=clean(name),
             file=file,
             key=clean(str(key)),
@@ -101,7 +100,7 @@ def check_complete(name: str, file: str, report: dict[str, Any]) -> None:
     if missing:
         shown = ", ".join(clean(key) for key in missing[:3])
         raise BadFile(
-            "model: {name} lacks {num_missing} weights ({shown}), which would be random; save the "
+            "model: {name} lacks {num_missing} weights ({shown}); save the "
             "whole model with model.save_pretrained",
             name=clean(name),
             num_missing=len(missing),
@@ -110,16 +109,15 @@ def check_complete(name: str, file: str, report: dict[str, Any]) -> None:
 
 
 def check_finite(name: str, model: nn.Module) -> None:
-    """Raise `BadFile` for weights that are NaN or infinite."""
+    """Raise `BadFile` if a weight is NaN or infinite."""
     for key, weight in model.named_parameters():
         if not weight.is_floating_point() or torch.isfinite(weight.detach().sum()):
             continue
-        wrong = int((~torch.isfinite(weight.detach())).sum())  # a sum can be too large by itself
+        wrong = int((~torch.isfinite(weight.detach())).sum())  # finite weights can overflow a sum
         if wrong:
             raise BadFile(
-                "model: {name}: {key} holds {wrong} weights that are NaN or infinite, so what it "
-                "computes means nothing; give weights from before the training or the conversion "
-                "failed",
+                "model: {name}: {key} has {wrong} weights that are NaN or infinite; use weights "
+                "from before the training or the conversion failed",
                 name=clean(name),
                 key=clean(key),
                 wrong=wrong,
@@ -129,10 +127,10 @@ def check_finite(name: str, model: nn.Module) -> None:
 CONFIG = "config.json"
 _SENTENCE_PIECE = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", *_SENTENCE_PIECE)
-"""Most tokenizers need one of these files; those of bytes have none."""
+"""Most tokenizers need one of these files; byte tokenizers need none."""
 
 TOKENIZERS = (VOCABULARIES[0], "tokenizer_config.json", *VOCABULARIES[1:])
-MOST_BYTES = 2**20  # the largest config.json that is read
+MOST_BYTES = 2**20  # the size of the largest config.json
 MOST_LAYERS = 1024
 MOST_SIZE = 2**24
 _LAYERS = re.compile(r"(?:\w*_)?layers?")
@@ -142,15 +140,15 @@ _SIZES = re.compile(
 
 
 def check_directory(folder: Path, name: str) -> None:
-    """Check the files of a directory before transformers reads them.
+    """Validate the files of a directory before transformers reads them.
 
     Raises `BadFile` if config, weights or tokenizer is missing, an entry is a device or a pipe,
-    config.json is too large, it is an adapter, or the weights are not safetensors here.
+    config.json is too large, the model is an adapter, or the weights are not safetensors.
     """
     for entry in folder.iterdir():
         if entry.exists() and not entry.is_file() and not entry.is_dir():
             raise BadFile(
-                "model: {entry} is a device, pipe or socket, and a model is files; take it away",
+                "model: {entry} is a device, pipe or socket; remove it from the directory",
                 entry=clean(str(entry)),
             )
     if (folder / ADAPTER).is_file():
@@ -160,9 +158,8 @@ def check_directory(folder: Path, name: str) -> None:
     pickles = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PICKLES)
     if pickles and not any((folder / file).is_file() for file in WEIGHTS):
         raise BadFile(
-            "model: the weights of {name} are a pickle ({file}), which can hold programs and is "
-            "never opened; save them as model.safetensors: load the model where you trust it, then "
-            "model.save_pretrained",
+            "model: the weights of {name} are a pickle ({file}), which can run code and is never "
+            "loaded; load the model where you trust it, and save it with model.save_pretrained",
             name=clean(name),
             file=clean(pickles[0]),
         )
@@ -173,7 +170,7 @@ def check_directory(folder: Path, name: str) -> None:
     if size > MOST_BYTES:
         raise BadFile(
             "model: config.json of {name}: expected at most {most_bytes:,} bytes, got {size:,}; "
-            "give the one that save_pretrained wrote",
+            "use the file that save_pretrained wrote",
             name=clean(name),
             most_bytes=MOST_BYTES,
             size=size,
@@ -181,7 +178,7 @@ def check_directory(folder: Path, name: str) -> None:
 
 
 def missing_file(name: str, kind: str) -> BadFile:
-    """The error for a directory without its "config", "weights" or "tokenizer"."""
+    """Return the error for a directory without "config", "weights" or "tokenizer"."""
     parts = {
         "config": same(CONFIG),
         "weights": Text("weights (model.safetensors)"),
@@ -196,15 +193,15 @@ def missing_file(name: str, kind: str) -> BadFile:
 
 
 def check_sizes(config: dict[str, Any], name: str) -> None:
-    """Raise `BadFile` if a size or number of layers is no whole number, below 0 or too large."""
+    """Raise `BadFile` if a size or a number of layers is not an integer, negative or too large."""
     for key, value in _entries(config):
         most = MOST_LAYERS if _LAYERS.fullmatch(key) else MOST_SIZE
         if isinstance(value, list | dict | float | None):
             continue
         if not isinstance(value, int) or not 0 <= value <= most:
             raise BadFile(
-                "model: config.json of {name}: {key}: expected a whole number from 0 to {most}, "
-                "got {shown}; give the one that save_pretrained wrote",
+                "model: config.json of {name}: {key}: expected an integer from 0 to {most}, "
+                "got {shown}; use the file that save_pretrained wrote",
                 name=clean(name),
                 key=clean(key),
                 most=most,
@@ -213,12 +210,12 @@ def check_sizes(config: dict[str, Any], name: str) -> None:
 
 
 def part(where: str, names: tuple[str, ...]) -> str:
-    """The first of these files that a directory has; if it has none, the first name."""
+    """Return the first of these files that exists in a directory, otherwise the first name."""
     return next((name for name in names if (Path(where) / name).is_file()), names[0])
 
 
 def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every number of layers and every size, also in parts such as ``text_config``."""
+    """Yield every number of layers and every size, also in sections such as ``text_config``."""
     for key, value in config.items():
         if isinstance(value, dict):
             yield from _entries(value)
@@ -230,29 +227,29 @@ _CHOOSES = re.compile(
     r"_?(attn|experts)_implementation(_internal)?"
     r"|auto_map|custom_pipelines|configuration_files|transformers_weights"
 )
-"""Keys by which transformers runs code from the hub or a package, or reads another file: an
-attention named "owner/repository" is a kernel that it downloads and runs."""
+"""Keys with which transformers runs code from the hub or a package, or reads another file. For
+example, it downloads and runs a kernel for an attention with the name "owner/repository"."""
 
 
 def safe_settings(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """The configuration, and its parts, without the keys that choose code or files.
+    """Return the configuration without keys that select code or files, also in its sections.
 
-    Raises `BadFile` if ``model_type`` is missing, or the weights are quantised: other packages
-    unpack them, some with code from the hub.
+    Raises `BadFile` if ``model_type`` is missing, or if the weights are quantised, because other
+    packages unpack quantised weights, some with code from the hub.
     """
     kind = config.get("model_type")
     if not isinstance(kind, str) or not kind:
         raise BadFile(
-            "model: cannot load {name}: config.json: expected the kind of model as model_type, got "
+            "model: cannot load {name}: config.json: expected the architecture as model_type, got "
             "{kind}; save it with model.save_pretrained",
             name=clean(name),
             kind=clean(repr(kind))[:40],
         )
     if any(key == "quantization_config" and value for key, value in _nested_items(config)):
         raise BadFile(
-            "model: cannot load {name}: config.json: its weights are quantised "
-            "(quantization_config), and heads are measured in float32; give the model as it was "
-            "before, or save it after model.dequantize()",
+            "model: cannot load {name}: config.json: the weights are quantised "
+            "(quantization_config), but heads are measured in float32; use the original model, or "
+            "save it after model.dequantize()",
             name=clean(name),
         )
     safe: dict[str, Any] = _without_choices(config)
@@ -260,7 +257,7 @@ def safe_settings(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def configuration(settings: dict[str, Any], where: str) -> Any:
-    """transformers' configuration object of these `safe_settings`, with the model's location."""
+    """Return transformers' configuration object for `safe_settings`, with the model's location."""
     import transformers
 
     with tempfile.TemporaryDirectory(prefix="headwise-") as folder:
@@ -273,12 +270,12 @@ def configuration(settings: dict[str, Any], where: str) -> Any:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value as JSON."""
+    """Write a value to a JSON file."""
     path.write_text(json.dumps(value, ensure_ascii=False, indent=2), encoding="utf-8")
 
 
 def write_weights(folder: Path, tensors: dict[str, Tensor]) -> None:
-    """Write the weights of a model into its folder; needs safetensors."""
+    """Write the weights of a model to its folder; needs safetensors."""
     try:
         from safetensors.torch import save_file
     except ImportError as error:

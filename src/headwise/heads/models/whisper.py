@@ -1,4 +1,4 @@
-"""Whisper: its inputs from a WAV file, and its CTranslate2 file converted."""
+"""Whisper: its inputs from a WAV file, and the conversion of its CTranslate2 file."""
 
 import struct
 import wave
@@ -14,18 +14,18 @@ from headwise.heads.models.gguf import FILES as FILES
 from headwise.heads.models.gguf import BinaryReader
 from headwise.heads.models.model_files import write_json, write_weights
 
-RATE, SECONDS = 16000, 30  # samples per second, and seconds of sound that Whisper takes at once
-UNTIMED = "<|notimestamps|>"  # the second token of the decoder's input: write no times
-MOST_WORDS = 200  # the most tokens that the decoder writes
+RATE, SECONDS = 16000, 30  # samples per second, and the most seconds of an input
+UNTIMED = "<|notimestamps|>"  # the second token of the decoder input: no timestamps
+MOST_WORDS = 200  # the most tokens that the decoder generates
 
 
 def takes_sound(model: Any) -> bool:
-    """Whether the input of a model is sound."""
+    """Return whether the input of a model is sound."""
     return getattr(model, "main_input_name", None) == "input_features"
 
 
 def sound(file: str) -> Tensor:
-    """The samples, (n,) between -1 and 1, of a WAV file of 16 bits, 16 kHz and at most 30 seconds.
+    """Read the samples (n,) in [-1, 1] of a WAV file of 16 bits, 16 kHz and at most 30 seconds.
 
     Raises `BadFile` for any other file.
     """
@@ -36,7 +36,7 @@ def sound(file: str) -> Tensor:
         with wave.open(str(path), "rb") as read:
             form = (read.getnchannels(), read.getsampwidth(), read.getframerate())
             if form != (1, 2, RATE):
-                given = f"{form[0]} channels, {8 * form[1]} bits, {form[2]} samples a second"
+                given = f"{form[0]} channels, {8 * form[1]} bits, {form[2]} samples per second"
                 raise _bad_sound(shown, given)
             content = read.readframes(RATE * SECONDS + 1)
     except (OSError, EOFError, ValueError, wave.Error) as error:
@@ -51,10 +51,10 @@ def sound(file: str) -> Tensor:
 
 
 def sound_inputs(model: Any, tokenizer: Any, file: str, target: str | None) -> dict[str, Tensor]:
-    """The inputs of a Whisper of transformers for a WAV file.
+    """Return the inputs of transformers' Whisper for a WAV file.
 
-    The target is the words; None means those that the model itself writes. `BadValue` is raised for
-    more of them than the model takes, `BadFile` for a file that `sound` cannot read.
+    ``target`` is the transcript; None lets the model generate it. Raises `BadValue` if the target
+    has too many tokens, and `BadFile` if `sound` cannot read the file.
     """
     try:
         from transformers import WhisperFeatureExtractor
@@ -72,7 +72,7 @@ def sound_inputs(model: Any, tokenizer: Any, file: str, target: str | None) -> d
     most = model.config.max_target_positions
     if ids.shape[1] > most:
         raise BadValue(
-            "target: {count} tokens, and the model takes at most {most}; shorten it",
+            "target: got {count} tokens, but the model accepts at most {most}; shorten it",
             count=ids.shape[1],
             most=most,
         )
@@ -81,7 +81,7 @@ def sound_inputs(model: Any, tokenizer: Any, file: str, target: str | None) -> d
 
 @torch.no_grad()
 def _transcribed(model: Any, features: Tensor, start: list[int]) -> Tensor:
-    """The first tokens, and those that the model writes after them by greedy decoding."""
+    """Return the first tokens, continued by greedy decoding."""
     read = model.encoder(features).last_hidden_state
     ids, words = torch.tensor([start]), model.decoder.embed_tokens.weight
     end = model.config.eos_token_id
@@ -90,14 +90,14 @@ def _transcribed(model: Any, features: Tensor, start: list[int]) -> Tensor:
         logits = last @ words.T
         if bool((logits.argmax(-1) == end).all()):
             break
-        best = logits[:, :end].argmax(-1, keepdim=True)  # words only: end and times have larger ids
+        best = logits[:, :end].argmax(-1, keepdim=True)  # end token and timestamps have larger ids
         ids = torch.cat((ids, best), 1)
     return ids
 
 
 def _bad_sound(shown: str, got: str) -> BadFile:
     return BadFile(
-        "sound: {shown}: expected a WAV file of one channel, 16 bits and {rate} samples a second, "
+        "sound: {shown}: expected a WAV file of 1 channel, 16 bits and {rate} samples per second, "
         "up to {seconds} seconds, got {got}; convert it with: ffmpeg -i IN -ac 1 -ar {rate} "
         "OUT.wav",
         shown=shown,
@@ -107,9 +107,9 @@ def _bad_sound(shown: str, got: str) -> BadFile:
     )
 
 
-FORMAT, FLOAT16 = 6, 4  # the version that is read, and its number for tensors in float16
-NUMBERS = {1: "b", 2: "h", 3: "i"}  # the formats in `struct` of single numbers
-START, END, LONGEST = 50257, 50256, 448  # first and last token, most tokens: English models
+FORMAT, FLOAT16 = 6, 4  # the supported version, and its code for float16 tensors
+NUMBERS = {1: "b", 2: "h", 3: "i"}  # the `struct` formats of single numbers
+START, END, LONGEST = 50257, 50256, 448  # first token, last token, most tokens of English models
 
 BLOCK = {
     "self_attention/layer_norm": "self_attn_layer_norm",
@@ -125,7 +125,7 @@ FUSED = {
     "self_attention/linear_0": tuple(f"self_attn.{name}_proj" for name in "qkv"),
     "attention/linear_1": tuple(f"encoder_attn.{name}_proj" for name in "kv"),
 }
-"""Names in CTranslate2 and in transformers within a layer; projections that share a matrix."""
+"""Names within a layer in CTranslate2 and in transformers; `FUSED` are fused projections."""
 
 WHOLE = {
     "decoder/embeddings/weight": "decoder.embed_tokens.weight",
@@ -135,7 +135,7 @@ WHOLE = {
 
 
 def convert(folder: Path) -> None:
-    """Put weights in float32 and the settings in place of CTranslate2's files."""
+    """Replace the files of CTranslate2 by float32 weights and settings."""
     path = folder / "model.bin"
     numbers, tensors = read(path)
     write_weights(folder, _weights(tensors))
@@ -148,9 +148,9 @@ def convert(folder: Path) -> None:
 
 
 def read(path: Path) -> tuple[dict[str, int], dict[str, Tensor]]:
-    """The single numbers and the float16 tensors of a file of CTranslate2, by name.
+    """Return the single numbers and the float16 tensors of a CTranslate2 file, by name.
 
-    Raises `BadFile` if it is no Whisper in that format, or ends too early.
+    Raises `BadFile` if the file is not a Whisper model of a supported format, or ends too early.
 
     Source: CTranslate2 4.5, python/ctranslate2/specs/model_spec.py, `_serialize`.
     """
@@ -158,7 +158,7 @@ def read(path: Path) -> tuple[dict[str, int], dict[str, Tensor]]:
     version, spec = reader.number("I"), reader.string("H").rstrip("\0")
     if version != FORMAT or spec != "WhisperSpec":
         raise reader.wrong(f"expected a WhisperSpec of format {FORMAT}, got {spec} {version}")
-    reader.number("I")  # the revision of that spec
+    reader.number("I")  # the revision of the spec
     numbers, tensors = dict[str, int](), dict[str, Tensor]()
     for _ in range(reader.number("I")):
         name, rank = reader.string("H").rstrip("\0"), reader.number("B")
@@ -185,7 +185,7 @@ def _weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _renamed(name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
-    """One tensor of CTranslate2, or its parts, under transformers' names."""
+    """Return a tensor of CTranslate2, or its parts, with names of transformers."""
     if name in WHOLE:
         return [(WHOLE[name], tensor)]
     stack, *middle, kind = name.split("/")

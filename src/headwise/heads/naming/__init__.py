@@ -1,14 +1,14 @@
-"""Names of heads, each with its criterion, its evidence and its corrected p-value.
+"""Name heads; each name has a criterion, evidence and a corrected p-value.
 
-A name is suggested by one half of a corpus and tested on the other, against baselines: a uniform
-head, the best fixed offset, the same network with random weights. Every name is a candidate for
-every head, and p-values are corrected for all candidates (Holm), so that a model without structure
-is given any name at all with the stated probability.
+One half of a corpus suggests a name, and the other half tests it against three baselines: a uniform
+head, the best fixed offset, and the same model with random weights. Every name is a candidate for
+every head, and the p-values are corrected for all candidates (Holm). For a model without structure,
+the probability that any head gets a name is therefore at most the chosen error rate.
 
 annotations   accuracy on dependency relations, attention to named entities
 evidence      the sums that names depend on
-candidates    all candidate names for all heads, with their tests
-assignment    the names that hold after correction; names from texts; the random copy
+candidates    all candidate names of all heads, with their tests
+assignment    the names that remain after correction; names from texts; the random copy
 """
 
 from headwise.heads.naming.assignment import (

@@ -1,4 +1,4 @@
-"""Heads compared with annotations: dependency relations and named entities."""
+"""Compare heads with annotations: dependency relations and named entities."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -17,38 +17,38 @@ from headwise.heads.sums import RatioEstimate, TextSums, ratio_sums, tail, wilso
 
 Direction = Literal["to head", "from head"]
 DIRECTIONS: tuple[Direction, ...] = ("to head", "from head")
-REACH = 10  # the largest fixed offset; that of Clark et al. was -3 to 2
+REACH = 10  # the largest fixed offset; Clark et al. 2019 used -3 to 2
 OFFSETS = torch.arange(-REACH, REACH + 1)
 LEFT_OUT = ("root", "punct")
-EVERYTHING = "all"  # the name of all relations together: the unlabelled attachment score
+EVERYTHING = "all"  # stands for all relations together: the unlabelled attachment score
 
 
 @dataclass(frozen=True)
 class Offset:
-    """The best fixed offset of a relation: the head's place, in words after the dependent."""
+    """The best fixed offset of a relation, from a dependent to its head in words."""
 
     offset: int
     accuracy: float
 
 
 def heads_of_layers(sizes: Mapping[str, int]) -> tuple[Head, ...]:
-    """The heads of layers, given the number of heads of each layer by its name."""
+    """Return the heads of all layers, given the number of heads by the name of a layer."""
     layers = {Head.parse(f"{name}H0").layer: count for name, count in sizes.items()}
     return tuple(Head(layer, number) for layer, n in layers.items() for number in range(n))
 
 
 def _key(relation: str, rest: str) -> str:
-    """The name of a sum of a relation, whose own name may hold any character."""
+    """Return the name of a sum; the name of the relation may contain any character."""
     return f"{quote(relation, safe=':')}/{rest}"
 
 
 @dataclass
 class Syntax(TextSums):
-    """Accuracy of each head on each relation, over all texts.
+    """The accuracy of each head on each relation, over all texts.
 
     Attributes:
-        sums: moments of correct predictions for each relation, direction and layer; those of each
-            fixed offset; and the products of both.
+        sums: the moments of correct predictions for each relation, direction and layer; those of
+            each fixed offset; and the sums of the products of both.
     """
 
     def add(
@@ -57,17 +57,17 @@ class Syntax(TextSums):
         """Add one text.
 
         Args:
-            weights: of each head (L, L) between tokens, 0 where not allowed.
+            weights: the attention weights (L, L) of each head, 0 where not allowed.
             words: the tokens of each word; a word without tokens is skipped.
-            parse: the tree over the words.
+            parse: the dependency tree over the words.
 
         Raises:
-            BadValue: if the parse is over another number of words.
+            BadValue: if the parse has another number of words.
         """
         if not len(words) == len(parse.heads) == len(parse.relations):
             raise BadValue(
                 "parse: expected one head and relation for each of {num_words} words, "
-                "got {num_heads} and {num_relations}; a parse must be over these words",
+                "got {num_heads} and {num_relations}; use a parse of these words",
                 num_words=len(words),
                 num_heads=len(parse.heads),
                 num_relations=len(parse.relations),
@@ -80,7 +80,7 @@ class Syntax(TextSums):
         layers = by_layer(weights)
         ordered = [head for heads in layers.values() for head in heads]
         table = between(torch.stack([weights[head] for head in ordered]), words, words)
-        table.diagonal(dim1=-2, dim2=-1).fill_(-1.0)  # less than any weight: never the answer
+        table.diagonal(dim1=-2, dim2=-1).fill_(-1.0)  # less than any weight, so never the heaviest
         answers = (_heaviest(table, -1), _heaviest(table, -2))  # (H, words) each
         sizes = [len(heads) for heads in layers.values()]
         for name, arcs in arcs_of.items():
@@ -94,63 +94,63 @@ class Syntax(TextSums):
                     self.sums.add(f"{key}/offsets", product)
 
     def relations(self) -> tuple[str, ...]:
-        """Every relation, the most frequent first; includes "all"."""
+        """Return every relation, the most frequent first, including "all"."""
         keys = [name.split("/") for name in self.sums]
         named = [unquote(parts[0]) for parts in keys if parts[1:] == ["offsets"]]
         return tuple(sorted(named, key=lambda name: (-self.count(name), name)))
 
     def heads(self) -> tuple[Head, ...]:
-        """Every measured head."""
+        """Return every measured head."""
         start = f"{EVERYTHING}/to-head/"
         names = (n for n in self.sums if n.startswith(start) and not n.endswith("/offsets"))
         return heads_of_layers({name.removeprefix(start): len(self.sums[name]) for name in names})
 
     def count(self, relation: str) -> int:
-        """The number of words in a relation to their head."""
+        """Return the number of words that have a relation to their head."""
         name = _key(relation, "offsets")
         return int(self.sums[name][0, 2]) if name in self.sums else 0
 
     def share(self, head: Head, relation: str, direction: Direction) -> RatioEstimate:
-        """The correct predictions of a head among the words of a relation."""
+        """Return the share of correct predictions of a head among the words of a relation."""
         sums = self.sums.sums.get(self._layer_key(head, relation, direction))
         return RatioEstimate.of(torch.zeros(6) if sums is None else sums[head.number])
 
     def accuracy(self, head: Head, relation: str, direction: Direction) -> float:
-        """The accuracy of a head on a relation; NaN without words in the relation."""
+        """Return the accuracy of a head on a relation; NaN without words in the relation."""
         return self.share(head, relation, direction).value
 
     def interval(
         self, head: Head, relation: str, direction: Direction, confidence: float = 0.95
     ) -> tuple[float, float]:
-        """Wilson interval of the accuracy."""
+        """Return the Wilson interval of the accuracy."""
         share = self.share(head, relation, direction)
         return wilson(share.x, share.y, confidence)
 
     def best(self, relation: str, direction: Direction | None = None) -> tuple[Head, Direction]:
-        """The head and direction with the most correct predictions of a relation."""
+        """Return the head and direction with the most correct predictions of a relation."""
         ways = DIRECTIONS if direction is None else (direction,)
         candidates = [(head, way) for head in self.heads() for way in ways]
         return max(candidates, key=lambda pair: self.share(pair[0], relation, pair[1]).x)
 
     def baseline(self, relation: str, fitted_on: "Syntax") -> Offset:
-        """The best fixed offset of other texts, tested on these."""
+        """Return the best fixed offset on ``fitted_on`` and its accuracy on these texts."""
         place = fitted_on.best_offset(relation)
         return Offset(int(OFFSETS[place]), self._rule(relation, place).value)
 
     def best_offset(self, relation: str) -> int:
-        """The index in `OFFSETS` with the most correct predictions; the first of equals."""
+        """Return the index in `OFFSETS` with the most correct predictions; the first if tied."""
         name = _key(relation, "offsets")
         if name not in self.sums:
-            return REACH - 1  # the word before
+            return REACH - 1  # the previous word
         return int(self.sums[name][:, 1].argmax())
 
     def tail(
         self, head: Head, relation: str, direction: Direction, *, offset: int, margin: float
     ) -> float:
-        """The p-value of a head's accuracy if it exceeds that of the offset by at most ``margin``.
+        """Return the p-value of the hypothesis: accuracy of head ≤ accuracy of offset + ``margin``.
 
-        Both are tested on the same words: the test is of their difference in each text. ``offset``
-        is an index in `OFFSETS`, as from `best_offset` of other texts.
+        The test is on the difference in accuracy between head and offset in each text. ``offset``
+        is an index in `OFFSETS`, from `best_offset` of other texts.
         """
         own, rule = self.share(head, relation, direction), self._rule(relation, offset)
         products = self.sums.sums.get(f"{self._layer_key(head, relation, direction)}/offsets")
@@ -169,13 +169,13 @@ class Syntax(TextSums):
 
 
 def _heaviest(table: Tensor, axis: int) -> Tensor:
-    """The word with the largest weight; -1 if no word has any."""
+    """Return the word with the largest weight; -1 if all weights are 0."""
     largest, place = table.max(axis)
     return place.masked_fill(largest <= 0, -1)
 
 
 def _arcs(words: Sequence[Sequence[int]], parse: Parse) -> dict[str, list[tuple[int, int]]]:
-    """(dependent, head) of each relation; a subtype such as nsubj:pass counts as its relation."""
+    """Return the pairs (dependent, head) by relation; nsubj:pass counts as nsubj."""
     arcs: dict[str, list[tuple[int, int]]] = {}
     for dependent, (head, name) in enumerate(zip(parse.heads, parse.relations, strict=True)):
         relation = name.split(":")[0]
@@ -187,7 +187,7 @@ def _arcs(words: Sequence[Sequence[int]], parse: Parse) -> dict[str, list[tuple[
 
 
 def _guessed(arcs: Tensor, words: int) -> Tensor:
-    """(n, offsets), 1 where a fixed offset predicts the head; clipped to the text.
+    """Return (n, offsets), 1 where a fixed offset, clipped to the text, predicts the head.
 
     Source: the baseline of Clark et al. 2019, clipped as in their code.
     """
@@ -196,15 +196,15 @@ def _guessed(arcs: Tensor, words: int) -> Tensor:
 
 
 SUMS = ("texts", "given", "expected", "gg", "ge", "ee", "asked")
-"""For each head: texts, attention to entities, its expected value, the squares and the product of
-both, and attention to all words."""
+"""The sums of each head: texts, attention to entities, its expected value, their squares and
+product, and attention to all words."""
 
-COUNTS = "counts"  # texts with entities, their entities, words in entities, and all words
+COUNTS = "counts"  # counts of texts with entities, of entities, words in entities and all words
 
 
 @dataclass
 class Entities(TextSums):
-    """Attention of each head to named entities, over all texts."""
+    """The attention of each head to named entities, over all texts."""
 
     def add(
         self,
@@ -212,9 +212,9 @@ class Entities(TextSums):
         words: Sequence[Sequence[int]],
         entities: Collection[Entity],
     ) -> None:
-        """Add one text, as in `Syntax.add`; one without entities or of entities alone is ignored.
+        """Add one text, as in `Syntax.add`; ignore a text in which no or all words are entities.
 
-        Raises `BadValue` if an entity is no span of the words.
+        Raises `BadValue` if an entity is not within the words.
         """
         inside = _marked(entities, len(words))
         if not 0 < int(inside.sum()) < len(words):
@@ -225,35 +225,35 @@ class Entities(TextSums):
         for layer, heads in by_layer(weights).items():
             table = between(torch.stack([weights[head] for head in heads]), words, words)
             received = table.double().sum(-2)  # (H, words)
-            attention = received @ shifted.T  # (H, shifts); the first is where the entities are
+            attention = received @ shifted.T  # (H, shifts); shift 0 is the entities
             observed, expected = attention[:, 0], attention.mean(-1)
             one = torch.ones_like(observed)
             sums = (one, observed, expected, observed**2, observed * expected, expected**2)
             self.sums.add(str(layer), torch.stack((*sums, received.sum(-1)), -1))
 
     def heads(self) -> tuple[Head, ...]:
-        """Every measured head."""
+        """Return every measured head."""
         return heads_of_layers({n: len(self.sums[n]) for n in self.sums if n != COUNTS})
 
     def count(self) -> tuple[int, int]:
-        """The number of texts with entities, and of entities."""
+        """Return the number of texts with entities and the number of entities."""
         if COUNTS not in self.sums:
             return 0, 0
         texts, entities, _, _ = self.sums[COUNTS].tolist()
         return int(texts), int(entities)
 
     def share(self, head: Head) -> float:
-        """The share of a head's attention to words that goes to entities."""
+        """Return the share of a head's attention to words that goes to entities."""
         row = self._of(head)
         return row["given"] / row["asked"] if row["asked"] else math.nan
 
     def lift(self, head: Head) -> float:
-        """The ratio of the attention to entities to its expected value."""
+        """Return the ratio of the attention to entities to its expected value."""
         row = self._of(head)
         return row["given"] / row["expected"] if row["expected"] else math.nan
 
     def tail(self, head: Head, least: float = 1.0) -> float:
-        """The one-sided p-value of the lift if the true lift is at most ``least``."""
+        """Return the one-sided p-value of the hypothesis that the lift is at most ``least``."""
         row = self._of(head)
         squares = row["gg"] - 2 * least * row["ge"] + least * least * row["ee"]
         return tail(int(row["texts"]), row["given"] - least * row["expected"], squares)
@@ -266,13 +266,13 @@ class Entities(TextSums):
 
 
 def permutation(received: Tensor, entities: Collection[Entity]) -> float:
-    """The permutation p-value of the attention to entities in one text.
+    """Return the permutation p-value of the attention to entities in one text.
 
-    It is the share of all cyclic shifts, the identity included, with as much attention.
+    It is the share of cyclic shifts, including shift 0, with at least as much attention.
 
     Args:
         received: (words,), the attention of a head to each word of the text.
-        entities: spans of the words; `BadValue` is raised for others.
+        entities: spans within the words; other spans raise `BadValue`.
 
     Example:
         >>> permutation(torch.tensor([0.0, 0.0, 5.0, 1.0]), [Entity(2, 3, "person")])
@@ -284,13 +284,13 @@ def permutation(received: Tensor, entities: Collection[Entity]) -> float:
 
 
 def _marked(entities: Collection[Entity], words: int) -> Tensor:
-    """(words,), True in an entity."""
+    """Return (words,), True in an entity; raise `BadValue` for invalid entities."""
     inside = torch.zeros(words, dtype=torch.bool)
     for entity in entities:
         if not 0 <= entity.start < entity.stop <= words:
             raise BadValue(
-                "entities: expected runs of the {words} words, got [{start}, {stop}]; "
-                "count words from 0, the second number is after the last",
+                "entities: expected [first word, word after the last] within {words} words, "
+                "got [{start}, {stop}]; count words from 0",
                 words=words,
                 start=entity.start,
                 stop=entity.stop,

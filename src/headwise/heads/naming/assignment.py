@@ -1,4 +1,4 @@
-"""Names assigned to heads from the evidence of two halves of texts and of a random copy."""
+"""Assign names to heads from the evidence of two halves of a corpus and of a random copy."""
 
 import copy
 import unicodedata
@@ -22,36 +22,37 @@ from headwise.heads.naming.evidence import Evidence
 from headwise.heads.sums import holm
 from headwise.lang import Text
 
-Named = Trial  # a name that was assigned: a claim with a small enough corrected p-value
+Named = Trial  # an assigned name: a candidate with a small enough corrected p-value
 UNEXPLAINED = "unexplained"
 
 
 def taxonomy(
     first: Evidence, second: Evidence, random: Evidence, *, error: float = 0.05
 ) -> tuple[Named, ...]:
-    """The names of every head, layer by layer; a head without name is "unexplained".
+    """Return the names of every head, layer by layer; a head without name is "unexplained".
 
     Args:
-        first: the evidence of one half of a corpus, which suggests names.
-        second: the evidence of the other half, on which names are tested and values reported.
-        random: the evidence of a random copy of the model on all texts; see `random_copy`.
-        error: the family-wise error rate: the probability that a model without structure is given
-            any name.
+        first: the evidence from one half of a corpus, which suggests names.
+        second: the evidence from the other half, which tests names and gives the reported values.
+        random: the evidence from a random copy of the model on all texts; see `random_copy`.
+        error: the family-wise error rate: the probability that any head of a model without
+            structure gets a name.
 
     Raises:
-        BadValue: if ``error`` is no probability, or the halves have different heads.
+        BadValue: if ``error`` is not between 0 and 1, or the halves have different heads.
 
-    Source: the test over texts and the correction are the idea of Pande et al. 2021; Holm 1979.
+    Source: Pande et al. 2021 for the idea of a test over texts with correction; Holm 1979.
     """
     if not 0 < error < 1:
         raise BadValue(
-            "error: expected a chance between 0 and 1, got {error}; use error=0.05", error=error
+            "error: expected a probability between 0 and 1, got {error}; use error=0.05",
+            error=error,
         )
     heads = first.heads()
     if set(heads) != set(second.heads()) or not heads:
         raise BadValue(
             "second: expected evidence of the {num_heads} heads of the first half, got "
-            "that of {num_heads_2}; give at least two texts to the same model",
+            "{num_heads_2} heads; measure at least two texts with the same model",
             num_heads=len(heads),
             num_heads_2=len(second.heads()),
         )
@@ -62,23 +63,23 @@ def taxonomy(
     corrected = map(Trial.corrected, claims, chances)
     assigned = [trial for trial in corrected if trial.chance <= error]
     named = {trial.head for trial in assigned}
-    title, criterion = Text("unexplained"), Text("no name could be shown")
+    title, criterion = Text("unexplained"), Text("no name passed its test")
     assigned += [Trial(h, UNEXPLAINED, title, criterion) for h in heads if h not in named]
     return tuple(sorted(assigned, key=lambda trial: (trial.head, trial.chance)))
 
 
-SEED = 7919  # an unusual seed: the copy of an untrained model made with it would be that model
+SEED = 7919  # an unusual seed, so the copy of an untrained model differs from the model
 
 
 def random_copy(model: nn.Module, *, seed: int = SEED) -> nn.Module:
-    """A model of the same class and sizes with newly initialised weights.
+    """Return a model of the same class and sizes with newly initialised weights.
 
-    The copy is in eval mode, on the device of the model and with the same implementation.
+    The copy is in eval mode, on the same device and with the same attention implementation.
 
     Args:
-        model: a transformers model, or a model whose modules with parameters all have PyTorch's
+        model: a transformers model, or a model in which every module with parameters has
             ``reset_parameters``.
-        seed: the seed of the weights; the global generator is unchanged.
+        seed: the seed of the weights; the global random state is not changed.
 
     Raises:
         BadType: if a module cannot be reinitialised, or was changed after construction.
@@ -95,13 +96,13 @@ def random_copy(model: nn.Module, *, seed: int = SEED) -> nn.Module:
 
 
 def _copy_weights(model: nn.Module, new: nn.Module) -> None:
-    """Copy the weights of a new model of the same configuration, which may have more parts."""
+    """Copy the weights of a new model of the same configuration, which may have more parameters."""
     state, own = new.state_dict(), model.state_dict()
     for name, weight in own.items():
         if name not in state or state[name].shape != weight.shape:
             raise BadType(
-                "model: expected the parts that its configuration says, got {name} of shape "
-                "{weight_shape}; take the copy before the model is pruned or changed",
+                "model: expected the parameters of its configuration, got {name} of shape "
+                "{weight_shape}; make the copy before pruning or changing the model",
                 name=name,
                 weight_shape=tuple(weight.shape),
             )
@@ -114,8 +115,8 @@ def _reset(model: nn.Module) -> None:
         begin: Any = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
         if own and begin is None:
             raise BadType(
-                "model: expected modules that can begin again, got {name} ({module_type}) without "
-                "reset_parameters; give a model of transformers, or write that method",
+                "model: expected modules with reset_parameters, got {name} ({module_type}); use a "
+                "transformers model, or add the method",
                 name=name or type(model).__name__,
                 module_type=type(module).__name__,
             )
@@ -123,24 +124,24 @@ def _reset(model: nn.Module) -> None:
             begin()
 
 
-MOST_WEIGHTS = 1 << 26  # the most attention weights of a text that are kept to compare heads
-MARKS = "Ġ▁Ċ"  # the characters that tokenizers write for a space or a line break
+MOST_WEIGHTS = 1 << 26  # the most attention weights of a text that are stored to compare heads
+MARKS = "Ġ▁Ċ"  # the characters with which tokenizers replace a space or a line break
 
 
 def names_of_heads(
     loaded: Loaded, documents: Sequence[CorpusDocument], *, error: float = 0.05, seed: int = SEED
 ) -> tuple[Trial, ...]:
-    """The names of a model's heads: every second text suggests names, the others test them.
+    """Name the heads of a model: one half of the texts suggests names, the other half tests them.
 
     Args:
         loaded: the model and its tokenizer.
-        documents: the corpus, read by the model and by its random copy.
+        documents: the corpus; the model and its random copy run on all documents.
         error: the family-wise error rate; see `taxonomy`.
         seed: the seed of the random copy.
 
     Raises:
         BadValue: if there are fewer than two texts.
-        BadFile: if the model does not run on them.
+        BadFile: if the model does not run on a text.
     """
     first, second = read(loaded, documents)
     random, more = read(replace(loaded, model=random_copy(loaded.model, seed=seed)), documents)
@@ -149,7 +150,7 @@ def names_of_heads(
 
 
 def read(loaded: Loaded, documents: Iterable[CorpusDocument]) -> tuple[Evidence, Evidence]:
-    """The evidence of every second text, and of the others; long texts are truncated."""
+    """Return the evidence of documents 0, 2, 4 … and 1, 3, 5 …; long texts are truncated."""
     halves = Evidence(), Evidence()
     points = punctuation(loaded.tokenizer)
     for number, document in enumerate(documents):
@@ -165,7 +166,7 @@ def observe(
 ) -> None:
     """Run a model on one text and add the evidence of its heads.
 
-    ``points`` are the ids of punctuation; see `punctuation`.
+    ``points`` are the ids of punctuation tokens; see `punctuation`.
     """
     inputs, _ = encode(loaded, document.text, truncate=True, target=document.target)
     heads = "all" if compared(loaded, inputs) else ()
@@ -176,7 +177,7 @@ def observe(
 
 
 def take(evidence: Evidence, loaded: Loaded, document: CorpusDocument, seen: Recorder) -> None:
-    """Add a capture of one text, with all weights where they were kept, to the evidence."""
+    """Add a capture of one text to the evidence, with the attention weights if they are stored."""
     evidence.add(
         seen.statistics,
         {head: table[0] for head, table in seen.weights.items()},
@@ -187,7 +188,7 @@ def take(evidence: Evidence, loaded: Loaded, document: CorpusDocument, seen: Rec
 
 
 def compared(loaded: Loaded, inputs: dict[str, Tensor]) -> bool:
-    """Whether the attention weights of a text are few enough to be kept to compare heads."""
+    """Return whether the attention weights of a text are few enough to compare heads."""
     heads = getattr(loaded.config, "num_attention_heads", None)
     layers = getattr(loaded.config, "num_hidden_layers", None)
     if not isinstance(heads, int) or not isinstance(layers, int):
@@ -197,7 +198,7 @@ def compared(loaded: Loaded, inputs: dict[str, Tensor]) -> bool:
 
 
 def words_of(loaded: Loaded, document: CorpusDocument) -> list[list[int]]:
-    """The tokens of each word of a text; empty without words or with a slow tokenizer."""
+    """Return the tokens of each word of a text; empty without words or with a slow tokenizer."""
     if not document.words or not getattr(loaded.tokenizer, "is_fast", False):
         return []
     cut = {"padding": False, "truncation": True, "max_length": loaded.longest}
@@ -206,7 +207,7 @@ def words_of(loaded: Loaded, document: CorpusDocument) -> list[list[int]]:
 
 
 def punctuation(tokenizer: Any) -> frozenset[int]:
-    """The ids of tokens of Unicode punctuation only, without special tokens."""
+    """Return the ids of tokens that are only Unicode punctuation, without special tokens."""
     numbers = set()
     for word, number in tokenizer.get_vocab().items():
         characters = word.removeprefix("##").strip(MARKS).strip()

@@ -1,4 +1,4 @@
-"""Candidate names: a claim for each head and name, suggested by one half, tested on the other."""
+"""Candidate names of heads, suggested by one half of a corpus and tested on the other half."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -21,20 +21,20 @@ from headwise.lang import Text
 class Trial:
     """A candidate name of a head, with its test.
 
-    A number that is undefined or unknown is NaN.
+    A value that is undefined or unknown is NaN.
 
     Attributes:
-        head, name, title: the head, its name, and that name in the reader's language.
+        head, name, title: the head, the name, and the name in both languages.
         criterion: the condition of the name.
-        found: the value in the first half, which suggested the name.
+        found: the value in the first half, which suggests the name.
         value: the value in the second half, an unbiased estimate.
         bar: the threshold of the value.
         uniform: the value of a head that attends to all keys equally.
         random: the largest value of the heads of the random copy.
         rule: the accuracy of the best fixed offset.
-        texts: the number of texts of the second half with the value.
-        chance: the p-value on the second half, 1 if the first half did not suggest the name; after
-            `corrected`, the p-value adjusted for all candidates.
+        texts: the number of texts of the second half in which the value is defined.
+        chance: the p-value on the second half, or 1 if the first half did not suggest the name;
+            after `corrected`, the p-value adjusted for all candidates.
     """
 
     head: Head
@@ -52,19 +52,19 @@ class Trial:
 
     @property
     def confidence(self) -> float:
-        """1 - chance."""
+        """The confidence, 1 - ``chance``."""
         return 1 - self.chance
 
     def corrected(self, chance: float) -> "Trial":
-        """The claim with another p-value."""
+        """Return the candidate with another p-value."""
         return replace(self, chance=chance)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The prediction interval of one further head of the random copy, and the largest value.
+    """The prediction interval of another head of the random copy, and the largest value.
 
-    It is that of normally distributed values, extended to all heads of the copy.
+    The interval assumes normally distributed values and is extended to all heads of the copy.
     """
 
     low: float
@@ -73,7 +73,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float], chance: float) -> "Spread":
-        """The prediction interval of one further value; unbounded below without values."""
+        """Return the prediction interval of another value; (-∞, -∞) without values."""
         numbers = [value for value in values if not math.isnan(value)]
         if not numbers:
             return cls(-math.inf, -math.inf, math.nan)
@@ -86,13 +86,13 @@ class Spread:
 
 
 LIFT = 2.0
-"""The smallest ratio of a share to that of a uniform head. The idea is the sieve of Pande et al.
-2021, whose formula is not published; the number is ours."""
+"""The smallest ratio of a share to that of a uniform head. The idea is from the sieve of Pande et
+al. 2021, whose formula is not published; the number is our choice."""
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """A name of heads with a share, ``metric``, above a threshold, ``least``, with its source."""
+    """A name for heads whose share ``metric`` is above the threshold ``least`` of a ``source``."""
 
     name: str
     title: Text
@@ -104,8 +104,8 @@ class Criterion:
     def words(self) -> Text:
         """The criterion as a sentence."""
         return Text(
-            "{title} above {least} ({source}), {lift:g} times a uniform head's, and "
-            "above every head of the random copy",
+            "{title} above {least} ({source}), above {lift:g} times that of a uniform head, and "
+            "above that of all heads of the random copy",
             title=self.metric.title,
             least=self.least,
             source=self.source,
@@ -113,8 +113,8 @@ class Criterion:
         )
 
 
-_CLARK = Text("Clark et al. 2019, their code")
-_OURS = Text("most of it; ours")
+_CLARK = Text("code of Clark et al. 2019")
+_OURS = Text("our threshold")
 
 CRITERIA = (
     Criterion("previous-token", Text("previous-token"), PREVIOUS, 0.5, _CLARK),
@@ -129,18 +129,18 @@ CRITERIA = (
     Criterion("induction", Text("induction"), INDUCTION, 0.5, _OURS),
     Criterion("duplicate", Text("duplicate"), DUPLICATE, 0.5, _OURS),
 )
-"""Every name that depends on one share."""
+"""Every name that depends on a single share."""
 
-BETTER = 0.1  # the lead over the best offset, as a share of words. Source: Voita et al. 2019, 5.2.1
+BETTER = 0.1  # the least advantage in accuracy over the best offset; Voita et al. 2019, 5.2.1
 WIDE = 0.8  # least normalised entropy of a diffuse head: 3.8 of 4.85 nats, Clark et al. 2019, 3.2
-NAMED, ALIKE = 1.5, 0.8  # the least lift of an entity head, agreement of redundant heads; ours
+NAMED, ALIKE = 1.5, 0.8  # our least lift of an entity head, least agreement of redundant heads
 
 
 @dataclass(frozen=True)
 class Halves:
-    """The evidence that suggests names, that which tests them, and that of a random copy.
+    """The evidence that suggests names, the evidence that tests them, and that of a random copy.
 
-    ``chance`` is one minus the level of the prediction interval of the copy's heads.
+    ``chance`` is one minus the level of the prediction interval of the heads of the copy.
     """
 
     first: Evidence
@@ -149,12 +149,12 @@ class Halves:
     chance: float
 
     def heads(self) -> tuple[Head, ...]:
-        """The heads of both halves."""
+        """Return the heads that are in both halves."""
         seen = set(self.second.heads())
         return tuple(head for head in self.first.heads() if head in seen)
 
     def spreads(self, metric: Metric) -> dict[str, Spread]:
-        """The prediction interval of a metric for each part of the model."""
+        """Return the prediction interval of a metric for each part of the model."""
         values: dict[str, list[float]] = {head.layer.part: [] for head in self.heads()}
         for head in self.random.heads():
             if head.layer.part in values:
@@ -163,7 +163,7 @@ class Halves:
 
 
 def shares(halves: Halves) -> Iterator[Trial]:
-    """The names of `CRITERIA`."""
+    """Yield the candidates of `CRITERIA`."""
     for criterion in CRITERIA:
         metric, spreads = criterion.metric, halves.spreads(criterion.metric)
         for head in halves.heads():
@@ -189,7 +189,7 @@ def shares(halves: Halves) -> Iterator[Trial]:
 
 
 def diffuse(halves: Halves) -> Iterator[Trial]:
-    """Heads of high entropy outside the range of untrained heads, which are nearly uniform."""
+    """Yield candidates for high entropy outside the range of the nearly uniform random heads."""
     metric = NORMALISED_ENTROPY
     spreads = halves.spreads(metric)
     for head in halves.heads():
@@ -202,8 +202,8 @@ def diffuse(halves: Halves) -> Iterator[Trial]:
             name="diffuse",
             title=Text("diffuse"),
             criterion=Text(
-                "{title} above {wide} (Clark et al. 2019), and outside what heads of "
-                "the random copy give",
+                "{title} above {wide} (Clark et al. 2019), and outside the range of the "
+                "heads of the random copy",
                 title=metric.title,
                 wide=WIDE,
             ),
@@ -218,7 +218,7 @@ def diffuse(halves: Halves) -> Iterator[Trial]:
 
 
 def syntax(halves: Halves) -> Iterator[Trial]:
-    """Each relation, in the direction with the higher accuracy in the first half."""
+    """Yield candidates for each relation, in the direction with more accuracy in the first half."""
     first, second, random = halves.first.syntax, halves.second.syntax, halves.random.syntax
     heads = [head for head in first.heads() if head in set(second.heads())]
     for relation in first.relations():
@@ -252,8 +252,8 @@ def _relation(
         name=f"syntax: {relation}",
         title=Text("syntax: {relation}", relation=relation),
         criterion=Text(
-            "finds the head of {relation} ({side}) in {better:.0%} more words than the best fixed "
-            "offset of the other half (Voita et al. 2019), and more than the random copy",
+            "accuracy on {relation} ({side}) more than {better:g} above the best fixed offset from "
+            "the other half (Voita et al. 2019), and above all heads of the random copy",
             relation=relation,
             side=side,
             better=BETTER,
@@ -269,7 +269,7 @@ def _relation(
 
 
 def entities(halves: Halves) -> Iterator[Trial]:
-    """Heads that attend to named entities."""
+    """Yield candidates for attention to named entities."""
     first, second, random = halves.first.entities, halves.second.entities, halves.random.entities
     spread = Spread.of([random.lift(copy) for copy in random.heads()], halves.chance)
     for head in first.heads():
@@ -279,8 +279,8 @@ def entities(halves: Halves) -> Iterator[Trial]:
             name="entity",
             title=Text("entity"),
             criterion=Text(
-                "gives named entities {named:g} times what it gives the same runs of "
-                "words elsewhere (ours), and more than the random copy",
+                "attention to named entities more than {named:g} times that to equally long "
+                "spans elsewhere (our threshold), and above all heads of the random copy",
                 named=NAMED,
             ),
             found=found,
@@ -294,7 +294,7 @@ def entities(halves: Halves) -> Iterator[Trial]:
 
 
 def redundant(halves: Halves) -> Iterator[Trial]:
-    """Each head and the head most similar to it in the first half."""
+    """Yield candidates for each head and the most similar head in the first half."""
     second = halves.second.similarity
     copies = [agreement for _, agreement in _partners(halves.random).values()]
     spread = Spread.of(copies, halves.chance)
@@ -309,8 +309,8 @@ def redundant(halves: Halves) -> Iterator[Trial]:
             name=f"redundant with {partner}",
             title=Text("redundant with {partner}", partner=partner),
             criterion=Text(
-                "shares {alike:.0%} of its departure from a uniform head with "
-                "another (ours), and more than heads of the random copy do",
+                "agreement with another head, relative to a uniform head, above {alike:g} "
+                "(our threshold), and above all heads of the random copy",
                 alike=ALIKE,
             ),
             found=agreement,
@@ -324,7 +324,7 @@ def redundant(halves: Halves) -> Iterator[Trial]:
 
 
 def _partners(evidence: Evidence) -> dict[Head, tuple[Head, float]]:
-    """For each head the head it agrees with most, and their agreement."""
+    """Return for each head the head with the highest agreement, and the agreement."""
     partners: dict[Head, tuple[Head, float]] = {}
     for one, other in evidence.similarity.pairs():
         agreement = evidence.similarity.agreement(one, other)
@@ -337,4 +337,4 @@ def _partners(evidence: Evidence) -> dict[Head, tuple[Head, float]]:
 Candidates = Callable[[Halves], Iterator[Trial]]
 
 TRIED: tuple[Candidates, ...] = (shares, diffuse, syntax, entities, redundant)
-"""All candidates, for every head."""
+"""The generators of all candidates for every head."""

@@ -21,7 +21,7 @@ from headwise.heads.sums import Accumulator, RatioEstimate, SumsByPart, ratio_su
 
 _SHARES = (PREVIOUS, NEXT, LOCAL, FAR, SEPARATORS, SINK, PUNCTUATION, INDUCTION, DUPLICATE)
 JUDGED = (*_SHARES, NORMALISED_ENTROPY)
-"""The metrics that names depend on, in the order of a tensor's rows."""
+"""The metrics that names depend on, in the order of the rows of a tensor."""
 
 UNIFORM = "/uniform"
 
@@ -31,11 +31,11 @@ class Evidence(SumsByPart):
     """All sums that names depend on.
 
     Attributes:
-        metrics: for each layer moments (metrics, H, 6) over texts, and the sums (metrics, 2) of a
-            uniform head.
-        syntax: dependency relations, over the texts with a parse.
-        entities: named entities, over the texts with entities.
-        similarity: pairs of heads, over the texts whose weights were kept.
+        metrics: for each layer the moments (metrics, H, 6) over texts, and the sums (metrics, 2) of
+            a uniform head.
+        syntax: the sums for dependency relations, over the texts with a parse.
+        entities: the sums for named entities, over the texts with entities.
+        similarity: the sums for pairs of heads, over the texts whose weights were stored.
     """
 
     metrics: Accumulator = field(default_factory=Accumulator)
@@ -55,11 +55,11 @@ class Evidence(SumsByPart):
         """Add one text.
 
         Args:
-            statistics: of this text alone, with the metrics of `JUDGED` among those measured.
-            weights: of every head (Lq, Lk), as a capture of this text alone keeps them without
-                their batch; None leaves out syntax, entities and similarity.
-            allowed: of every head (Lq, Lk), as the capture keeps it.
-            words: the tokens of each word of the document, as `attention_maps.pieces` gives them.
+            statistics: the statistics of this text only; they include the metrics of `JUDGED`.
+            weights: the attention weights (Lq, Lk) of every head on this text; None leaves out
+                syntax, entities and similarity.
+            allowed: for every head (Lq, Lk), True where the query may attend to the key.
+            words: the tokens of each word of the document, from `attention_maps.pieces`.
             document: the text with its parse and entities.
         """
         for layer, sums in statistics.layers.items():
@@ -82,23 +82,23 @@ class Evidence(SumsByPart):
             self.entities.add(readers, words, document.entities)
 
     def heads(self) -> tuple[Head, ...]:
-        """Every measured head, layer by layer."""
+        """Return every measured head, layer by layer."""
         layers = {n: s.shape[1] for n, s in self.metrics.sums.items() if not n.endswith(UNIFORM)}
         return heads_of_layers(layers)
 
     def share(self, metric: Metric, head: Head) -> RatioEstimate:
-        """A metric of a head with its moments over texts."""
+        """Return a metric of a head with its moments over texts."""
         row = JUDGED.index(metric)
         return RatioEstimate.of(self.metrics[str(head.layer)][row, head.number])
 
     def uniform(self, metric: Metric, head: Head) -> float:
-        """The metric of a head that attends to all allowed keys equally."""
+        """Return the metric of a head that attends to all allowed keys equally."""
         above, below = self.metrics[f"{head.layer}{UNIFORM}"][JUDGED.index(metric)].tolist()
         return above / below if below else float("nan")
 
     @staticmethod
     def _unknown(name: str) -> BadFile:
         return BadFile(
-            "evidence: expected sums that Evidence.tensors() writes, got {name!a}; measure again",
+            "evidence: expected sums from Evidence.tensors(), got {name!a}; measure again",
             name=name,
         )

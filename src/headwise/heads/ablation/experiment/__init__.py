@@ -1,8 +1,8 @@
-"""The experiment of ``headwise ablate`` for Python, with the same report.
+"""The experiment of ``headwise ablate`` as a Python interface with the same report.
 
-options          what is measured; the fields are the options of the command
+options          the options of the experiment; the fields are the command-line options
 selection        the heads to remove
-texts            the texts that the loss is measured on, and the reference texts
+texts            the texts for the loss, and the reference texts
 experiment       the plan, the measurement and its result
 ablation_report  the result as a document, as JSON and as CSV
 """

@@ -1,6 +1,6 @@
-"""The report of an ablation experiment: a document, JSON, and CSV with a row for each step.
+"""The report of an ablation experiment as a document, as JSON, and as CSV.
 
-The JSON schema is ``ablate.schema.json`` beside this file; docs/ablation.md describes it.
+The JSON schema is ``ablate.schema.json`` in this folder; docs/ablation.md describes it.
 """
 
 import json
@@ -20,17 +20,17 @@ from headwise.heads.inspection_report import Row, of_the_model, written
 from headwise.lang import Text, same
 from headwise.verify.report.formats import faults as schema_faults
 
-MOST_HEADS = 40  # the number of heads listed in the order of removal
-MORE = Text("more than random")
+MOST_HEADS = 40  # the most heads listed in the order of removal
+MORE = Text("difference")
 
 
 def report(result: AblationResult) -> Document:
-    """The experiment as a document."""
+    """Return the report of an experiment as a document."""
     return Document(
         title(result),
         (
             *of_the_model(result.model, _read(result)),
-            Heading(Text("What it loses")),
+            Heading(Text("Loss after ablation")),
             Paragraph(_result(result)),
             _table(result),
             Paragraph(_intervals(result)),
@@ -43,37 +43,37 @@ def report(result: AblationResult) -> Document:
 
 
 def title(result: AblationResult) -> Text:
-    """The title of the report."""
+    """Return the title of the report."""
     name, count, total = result.model["name"], len(result.order), result.model["heads"]
     if result.all_heads:
-        return Text("{name} as all of its {total} heads go", name=name, total=total)
+        return Text("{name} without its {total} heads, step by step", name=name, total=total)
     return Text("{name} without {count} of its {total} heads", name=name, count=count, total=total)
 
 
 def shown(interval: Interval | None) -> str:
-    """A mean with its interval, as in 1.000 [0.500, 1.250]."""
+    """Format a mean with its interval, as in 1.000 [0.500, 1.250]."""
     if interval is None:
         return "–"
     return f"{_n(interval.mean)} [{_n(interval.low)}, {_n(interval.high)}]"
 
 
 def _n(value: float) -> str:
-    """Three decimals, without negative zero."""
+    """Format a number with three decimals, without negative zero."""
     return f"{value + 0.0:.3f}".replace("-0.000", "0.000")
 
 
 def _read(result: AblationResult) -> list[Row]:
     texts = result.texts
     rows: list[Row] = [
-        (Text("reads"), _source(result)),
+        (Text("input"), _source(result)),
         (Text("texts"), written(len(texts.measured))),
         (Text("tokens"), written(texts.tokens)),
     ]
     if texts.others:
-        rows.append((Text("other texts"), written(len(texts.others))))
-    where = Text(", from token {start} on", start=texts.start) if texts.start > 1 else Text("")
-    loss = Text("of the next token{where}, nats", where=where)
-    return [*rows, (Text("loss"), loss), (Text("taken out"), same(result.plan.method.name))]
+        rows.append((Text("reference texts"), written(len(texts.others))))
+    where = Text(" from token index {start} on", start=texts.start) if texts.start > 1 else Text("")
+    loss = Text("next-token cross-entropy{where}, in nats", where=where)
+    return [*rows, (Text("loss"), loss), (Text("ablation"), same(result.plan.method.name))]
 
 
 def _source(result: AblationResult) -> Text:
@@ -81,7 +81,7 @@ def _source(result: AblationResult) -> Text:
         return Text("a sentence")
     if result.texts.source == "probe":
         return Text(
-            "{tokens} random tokens, {times} times, seed {seed}",
+            "{tokens} random tokens repeated {times} times, seed {seed}",
             tokens=TOKENS,
             times=TIMES,
             seed=result.plan.options.seed,
@@ -91,7 +91,7 @@ def _source(result: AblationResult) -> Text:
 
 def _method(method: Method) -> Text:
     return Text(
-        "{kind_name}: {title}, {formula}. After {source}.",
+        "Ablation method {kind_name}: {title}, {formula}. Source: {source}.",
         kind_name=method.name,
         title=method.title,
         formula=method.formula,
@@ -103,8 +103,8 @@ def _result(result: AblationResult) -> Text:
     intact, last = result.points[0].loss, result.points[-1]
     compared = result.comparison_at(len(result.points) - 1)
     summary = Text(
-        "With every head the loss is {mean}, without {heads} {mean_2}: it rises by "
-        "{rise} over {texts} texts.",
+        "The mean loss over {texts} texts is {mean} with all heads and {mean_2} without "
+        "{heads}: an increase of {rise}.",
         mean=_n(intact.mean),
         heads=_removed(result),
         mean_2=_n(last.loss.mean),
@@ -114,7 +114,8 @@ def _result(result: AblationResult) -> Text:
     if compared is None or result.all_heads:
         return summary
     return Text(
-        "{said} Without as many random heads it rises by {random} over {draws} seeds; {more}",
+        "{said} Without equally many random heads, the increase over {draws} seeds is {random}. "
+        "{more}",
         said=summary,
         random=shown(compared.random),
         draws=result.plan.options.num_seeds,
@@ -124,27 +125,27 @@ def _result(result: AblationResult) -> Text:
 
 def _removed(result: AblationResult) -> Text:
     if result.all_heads:
-        return Text("any of them")
+        return Text("any head")
     if len(result.order) == 1:
         return same(str(result.order[0]))
-    return Text("these {count}", count=len(result.order))
+    return Text("these {count} heads", count=len(result.order))
 
 
 def _verdict(more: Interval) -> Text:
     if more.low > 0:
-        return Text("these cost {more} more.", more=shown(more))
+        return Text("The increase for the selected heads is larger by {more}.", more=shown(more))
     if more.high < 0:
         less = Interval(-more.mean, -more.high, -more.low, more.confidence, more.examples)
-        return Text("these cost {less} less.", less=shown(less))
-    return Text("the difference, {more}, may be none.", more=shown(more))
+        return Text("The increase for the selected heads is smaller by {less}.", less=shown(less))
+    return Text("The interval of the difference, {more}, includes 0.", more=shown(more))
 
 
 def _table(result: AblationResult) -> Table:
-    head = [Text("out"), Text("this step")]
+    head = [Text("removed"), Text("this step")]
     if result.comparisons:
-        head += [Text("rise"), Text("random heads"), MORE]
+        head += [Text("increase"), Text("random heads"), MORE]
     else:
-        head += [Text("loss"), Text("rise")]
+        head += [Text("loss"), Text("loss increase")]
     return Table(head, [_row(result, number) for number in range(len(result.points))])
 
 
@@ -163,19 +164,19 @@ def _row(result: AblationResult, number: int) -> Row:
 
 def _intervals(result: AblationResult) -> Text:
     texts, draws = len(result.texts.measured), result.plan.options.num_seeds
-    few = Text("For few of them it is somewhat too narrow (Efron & Tibshirani 1993, chapter 13).")
+    few = Text("Intervals of few values are too narrow (Efron & Tibshirani 1993, chapter 13).")
     if not draws:
         return Text(
-            "Nats a token; the brackets are 95 % intervals over {texts} texts, those of "
-            "the rise paired by text. {few}",
+            "Losses are in nats per token. Brackets show 95 % intervals over {texts} texts; those "
+            "of the increase are paired by text. {few}",
             texts=texts,
             few=few,
         )
-    pool = Text("random heads") if result.all_heads else Text("random others")
+    pool = Text("random heads") if result.all_heads else Text("random other heads")
     return Text(
-        "Nats a token; the brackets in the table are 95 % intervals over {draws} seeds. "
-        "Each seed has as many {pool} of its own and its own share of the texts, on "
-        "which both are measured. {few}",
+        "Loss increases are in nats per token. Brackets show 95 % intervals over {draws} "
+        "seeds. Each seed samples equally many {pool} and has its own texts, on which both "
+        "groups of heads are measured. {few}",
         draws=draws,
         pool=pool,
         few=few,
@@ -187,7 +188,7 @@ def _order(result: AblationResult) -> tuple[Block, ...]:
         return ()
     listed = ", ".join(map(str, result.order[:MOST_HEADS]))
     rest = " …" if len(result.order) > MOST_HEADS else ""
-    return (Paragraph(Text("In this order: {listed}{rest}", listed=listed, rest=rest)),)
+    return (Paragraph(Text("Heads in order of removal: {listed}{rest}", listed=listed, rest=rest)),)
 
 
 def _cautions(result: AblationResult) -> tuple[Block, ...]:
@@ -195,15 +196,15 @@ def _cautions(result: AblationResult) -> tuple[Block, ...]:
     if result.plan.options.order == "importance":
         caveats.append(
             Text(
-                "The least important head goes first, by its gradient on these same texts, "
-                "anew at each step (Michel et al. 2019, section 4)."
+                "The least important heads are removed first. At each step, their importance is "
+                "measured by gradients on the same texts (Michel et al. 2019, section 4)."
             )
         )
     if result.plan.same_texts:
         caveats.append(
             Text(
-                "A run has named these heads on these very texts, which flatters them: measure "
-                "on others, with another --seed or corpus."
+                "The heads were named on these same texts, which biases the loss increase. Measure "
+                "on other texts, with another --seed or corpus."
             )
         )
     return tuple(map(Paragraph, caveats))
@@ -213,18 +214,18 @@ SCHEMA = "headwise.ablate/1"
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of the reports of `headwise ablate`."""
+    """Return the JSON schema of the reports of `headwise ablate`."""
     text = files(__package__).joinpath("ablate.schema.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
 
 
 def faults(value: object) -> list[str]:
-    """The violations of the schema; empty for a valid report."""
+    """Return the violations of the schema; empty for a valid report."""
     return schema_faults(value, schema())
 
 
 def as_json(result: AblationResult) -> str:
-    """The experiment as JSON text in ASCII, ending in a line break."""
+    """Return the experiment as JSON text in ASCII that ends with a line break."""
     plan, texts = result.plan, result.texts
     return as_text(
         {
@@ -258,7 +259,7 @@ def as_json(result: AblationResult) -> str:
 
 
 def as_csv(result: AblationResult) -> str:
-    """CSV with a row for the intact model and for each step; cells without comparison are empty."""
+    """Return CSV with a row for the intact model and for each step; missing values are empty."""
     numbers = range(len(result.points))
     columns: dict[str, Column] = {
         "count": [len(point.removed) for point in result.points],

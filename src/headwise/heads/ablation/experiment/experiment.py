@@ -1,4 +1,4 @@
-"""The ablation experiment: heads are removed step by step, and the loss is measured."""
+"""The ablation experiment: remove heads step by step and measure the loss."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ from headwise.heads.names import Head
 
 @dataclass(frozen=True, eq=False)
 class AblationPlan:
-    """A checked experiment: the heads to remove, in the order given, the options and the texts.
+    """A validated experiment: the heads to remove in order, the options and the texts.
 
-    ``same_texts`` is whether a run named the heads on the texts that the loss is measured on.
+    ``same_texts`` is true if a saved run named the heads on the texts of the loss.
     """
 
     heads: tuple[Head, ...]
@@ -48,10 +48,11 @@ class AblationResult:
     """The losses of an ablation experiment.
 
     Attributes:
-        model: name, source, class, type, parameters, layers, heads.
-        plan: the experiment.
-        points: the loss with all heads, and after each step.
-        comparisons: with as many random heads at each step; empty without comparison.
+        model: name, source, class, type, parameters, layers and heads of the model.
+        plan: the experiment that was run.
+        points: the loss of the intact model, and after each step.
+        comparisons: the comparison with equally many random heads after each step; empty without
+            ``against``.
     """
 
     model: Mapping[str, str | int]
@@ -61,7 +62,7 @@ class AblationResult:
 
     @property
     def texts(self) -> Texts:
-        """The texts that the model read."""
+        """The texts of the experiment."""
         return self.plan.texts
 
     @property
@@ -75,12 +76,12 @@ class AblationResult:
         return len(self.order) == self.model["heads"]
 
     def removed_at(self, step: int) -> tuple[Head, ...]:
-        """The heads removed at a step; none at step 0, the intact model."""
+        """Return the heads removed at a step; empty at step 0, the intact model."""
         before = len(self.points[step - 1].removed) if step else 0
         return self.points[step].removed[before:]
 
     def comparison_at(self, step: int) -> Comparison | None:
-        """The comparison at a step; None for the intact model and without comparison."""
+        """Return the comparison at a step; None at step 0 and without ``against``."""
         return self.comparisons[step - 1] if step and self.comparisons else None
 
 
@@ -90,20 +91,20 @@ def run_experiment(
     """Run the experiment of ``headwise ablate``.
 
     Args:
-        loaded: a model that predicts the next token: ``load(name, predicting=True)``.
-        options: what to measure.
-        progress: called with the number of texts read and their total.
+        loaded: a model that predicts the next token, from ``load(name, predicting=True)``.
+        options: the options of the experiment.
+        progress: a function that is called with the number of texts read and their total.
 
     Raises:
-        BadFile, BadValue: if options conflict, a file cannot be read, or the model has no such
-            heads or no next-token loss.
+        BadFile, BadValue: if options conflict, a file cannot be read, or the model lacks a head or
+            does not predict the next token.
     """
     options.check()
     return run_plan(loaded, plan_ablation(loaded, options, select_heads(options)), progress)
 
 
 def plan_ablation(loaded: Loaded, options: AblationOptions, selection: Selection) -> AblationPlan:
-    """Read the texts and check everything that can fail, with the errors of `run_experiment`."""
+    """Read the texts and validate the experiment; the errors are those of `run_experiment`."""
     attentions = sites(loaded.model)
     heads = selection.resolve(attentions, str(loaded.config.model_type))
     if options.how == UNIFORM.name:
@@ -120,7 +121,7 @@ def plan_ablation(loaded: Loaded, options: AblationOptions, selection: Selection
 def run_plan(
     loaded: Loaded, plan: AblationPlan, progress: Progress | None = None
 ) -> AblationResult:
-    """Remove the heads and measure the loss, with the errors of `headwise.heads.ablation.curve`."""
+    """Remove the heads and measure the loss; the errors are those of `curve`."""
     options, texts = plan.options, plan.texts
     how = How(options.how, together(texts.others), options.seed)
     steps = min(options.steps, len(plan.heads))
@@ -151,8 +152,8 @@ def run_plan(
 def _check_pool(total: int, removed: int, options: AblationOptions) -> None:
     if options.num_seeds and removed < total < 2 * removed:
         raise BadValue(
-            "against: {removed} of {total} heads leave only {others} others to draw "
-            "from; choose fewer heads, or all, which are held against a random order",
+            "against: cannot sample {removed} random heads from the {others} others of {total}; "
+            "choose fewer heads, or all heads to compare with a random order",
             removed=removed,
             total=total,
             others=total - removed,
@@ -166,9 +167,9 @@ def _check_loss(loaded: Loaded, texts: Texts) -> None:
         reason = unpredicting(loaded.model, run(loaded.model, first))
     if reason is not None:
         raise BadValue(
-            "model: {name} has no loss to measure: it predicts no next token ({reason}); "
-            "give a decoder saved with its last projection, such as smollm2, or a loss of "
-            "your own in Python (headwise.heads.ablation.curve, docs/ablation.md)",
+            "model: {name} does not predict the next token ({reason}); use a decoder saved with "
+            "its language-model head, such as smollm2, or your own loss function in Python "
+            "(headwise.heads.ablation.curve, docs/ablation.md)",
             name=clean(loaded.name),
             reason=reason,
         )
@@ -185,6 +186,6 @@ class _CountedLoss:
         return losses
 
     def finish(self) -> None:
-        """Report the total if rounding made fewer steps than were counted on."""
+        """Report the total if rounding led to fewer steps than expected."""
         if self._done < self._total:
             self._progress(self._total, self._total)

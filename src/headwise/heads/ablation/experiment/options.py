@@ -8,7 +8,7 @@ from headwise.heads.ablation.methods import METHODS
 from headwise.lang import Text, joined, same
 
 ORDERS, AGAINST, PROBES = ("given", "importance"), ("random",), ("repeated",)
-"""The values of the options of these names."""
+"""The values of the options ``order``, ``against`` and ``probe``."""
 
 SEEDS, STEPS = 10, 10
 MAX_SEED = 2**31 - 1
@@ -17,25 +17,25 @@ MINIMA = {"length": 2, "texts": 1, "steps": 1, "seeds": 2, "seed": 0}
 
 @dataclass(frozen=True, kw_only=True)
 class AblationOptions:
-    """What ``headwise ablate`` measures; the fields are its options.
+    """The options of ``headwise ablate``; each field is a command-line option.
 
     Attributes:
-        sentence: a text to read. Exactly one of ``sentence``, ``text``, ``corpus``, ``probe``.
-        text: a text file, cut into pieces of ``length`` tokens.
+        sentence: a text. Exactly one of ``sentence``, ``text``, ``corpus``, ``probe`` is required.
+        text: a text file; it is cut into pieces of ``length`` tokens.
         corpus: a .txt, .jsonl or .conllu file.
-        probe: "repeated" for random tokens that repeat.
-        length: tokens of a piece; None for 128 of a text, and for whole documents of a corpus.
-        texts: read only the first so many documents, pieces or sequences.
-        paragraphs: in a .txt corpus a document is a paragraph, not a line.
-        truncate: cut documents that are too long.
-        heads: names such as "L0H2,L1H8", or "all". Either ``heads`` or ``open``.
+        probe: "repeated" for repeated random tokens.
+        length: the number of tokens of a piece; None for 128, or whole documents of a corpus.
+        texts: the number of documents, pieces or sequences to read; None for all.
+        paragraphs: whether a document of a .txt corpus is a paragraph instead of a line.
+        truncate: whether to cut documents that are too long.
+        heads: names such as "L0H2,L1H8", or "all". Either ``heads`` or ``open`` is required.
         open: a run that `headwise inspect` saved, a folder or a JSON file.
-        named: with ``open``: the heads that the run gives this name.
-        how: a method of `headwise.heads.ablation.METHODS`.
+        named: the name, in the run ``open``, of the heads to remove.
+        how: the name of a method in `headwise.heads.ablation.METHODS`.
         order: "given", or "importance" for the least important first.
-        steps: in how many steps the heads are removed.
-        against: "random" to compare with as many random heads.
-        seeds: with ``against``: the number of seeds; None for 10.
+        steps: the number of steps in which the heads are removed.
+        against: "random" to compare with equally many random heads.
+        seeds: the number of seeds of the comparison ``against``; None for 10.
         seed: the first seed of random heads, reference texts and probe tokens.
     """
 
@@ -81,21 +81,21 @@ class AblationOptions:
         if len(self.sources) != 1:
             sources = joined(Text(" and "), [same(source) for source in self.sources])
             raise BadValue(
-                "sentence: expected one of a sentence, --text FILE, --corpus FILE and "
-                "--probe, got {got}; for random tokens that repeat: --probe repeated",
+                "sentence: expected exactly one of SENTENCE, --text, --corpus and --probe, got "
+                "{got}; --probe repeated needs no file",
                 got=sources if self.sources else Text("nothing"),
             )
         if (self.heads is None) == (self.open is None):
             raise BadValue(
-                "heads: expected either --heads or --open, got {number}; say which heads "
-                "go: --heads L0H2,L1H8, --heads all, or --open RUN --named NAME",
+                "heads: expected either --heads or --open, got {number}; use --heads L0H2,L1H8, "
+                "--heads all, or --open RUN --named NAME",
                 number=Text("neither") if self.heads is None else Text("both"),
             )
         self._check_values()
         for option, is_set, is_valid, requirement in self._requirements():
             if is_set and not is_valid:
                 raise BadValue(
-                    "{name}: {option} goes with {requirement}; leave it out, or give that as well",
+                    "{name}: {option} requires {requirement}; leave out {option} otherwise",
                     name=option[2:],
                     option=option,
                     requirement=requirement,
@@ -122,13 +122,13 @@ class AblationOptions:
                 )
 
     def _requirements(self) -> tuple[tuple[str, bool, bool, Text], ...]:
-        """Each option that needs another: its name, whether it is set and whether it may be."""
+        """Return dependent options: name, whether set, whether valid, and what they require."""
         corpus, probe = self.source == "--corpus", self.source == "--probe"
         whole = corpus and self.length is None
         return (
-            ("--length", self.length is not None, not probe, Text("a text or --corpus")),
+            ("--length", self.length is not None, not probe, Text("SENTENCE, --text or --corpus")),
             ("--paragraphs", self.paragraphs, corpus, same("--corpus")),
-            ("--truncate", self.truncate, whole, Text("a whole --corpus")),
+            ("--truncate", self.truncate, whole, Text("--corpus without --length")),
             ("--open", self.open is not None, self.named is not None, same("--named")),
             ("--named", self.named is not None, self.open is not None, same("--open")),
             ("--seeds", self.seeds is not None, self.against is not None, same("--against")),

@@ -1,4 +1,4 @@
-"""The heads to remove: by name, all of them, or those that a saved run has named."""
+"""Select the heads to remove: by name, all heads, or the heads that a saved run named."""
 
 import json
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ MAX_JSON_BYTES = 1 << 26  # the largest JSON file that is read
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Heads in the order given, or None for all; of a saved run also its model and its corpus."""
+    """The heads to remove, or None for all, and the model and corpus of the run that named them."""
 
     heads: tuple[Head, ...] | None
     model: Mapping[str, Any] | None = None
     corpus: Mapping[str, Any] | None = None
 
     def resolve(self, attentions: tuple[Site, ...], model_type: str) -> tuple[Head, ...]:
-        """The heads of a model; raises `BadValue` if it lacks one, or the run is of another."""
+        """Return the heads; raise `BadValue` if they or the saved run do not fit the model."""
         every = every_head(attentions)
         if self.model is not None:
             layers = sum(len(site.layers) for site in attentions)
@@ -37,7 +37,7 @@ class Selection:
             saved = {name: self.model.get(name) for name in loaded}
             if loaded != saved:
                 raise BadValue(
-                    "open: the run is of another model: {saved}; this one is {loaded}; "
+                    "open: the run measured a model with {saved}, but this model has {loaded}; "
                     "name the heads with --heads",
                     saved=_listed(saved),
                     loaded=_listed(loaded),
@@ -50,13 +50,13 @@ class Selection:
             if self.model is None:
                 raise
             raise BadValue(
-                "open: the run is of another model: {error}; name the heads with --heads",
+                "open: the run measured another model ({error}); name the heads with --heads",
                 error=error.text,
             ) from error
         return self.heads
 
     def same_texts(self, texts: Texts) -> bool:
-        """Whether a run named the heads on the texts that the loss is measured on."""
+        """Return whether a saved run named the heads on the texts of the loss."""
         if self.corpus is None:
             return False
         probe = texts.source == "probe"
@@ -65,7 +65,7 @@ class Selection:
 
 
 def select_heads(options: AblationOptions) -> Selection:
-    """The heads that the options select; raises `BadFile` if a run cannot be opened."""
+    """Return the heads that the options select; raise `BadFile` if a run cannot be opened."""
     if options.open is not None:
         return _from_run(options.open, options.named or "")
     names = (options.heads or "").strip()
@@ -88,7 +88,7 @@ def _from_run(path: Path, name: str) -> Selection:
     if not parsed:
         available = ", ".join(map(clean, sorted({head_name for _, head_name in names})))
         raise BadValue(
-            "named: no head of {path} is named {name!r}; the names there are: {available}",
+            "named: {path} has no head named {name!r}; the names in it are: {available}",
             path=clean(str(path)),
             name=name,
             available=available or "–",
@@ -104,29 +104,29 @@ def _is_folder(path: Path) -> bool:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    """The JSON report that ``headwise inspect`` wrote for a corpus or a probe."""
+    """Read the JSON report that ``headwise inspect`` wrote for a corpus or a probe."""
     try:
         if file.exists() and (not file.is_file() or file.stat().st_size > MAX_JSON_BYTES):
-            raise _not_a_run(file, Text("it is no file, or too large"))
+            raise _not_a_run(file, Text("it is not a file, or too large"))
         data = json.loads(file.read_bytes())
     except BadFile:
         raise
     except OSError as error:
         raise _not_a_run(file, same(error.strerror or type(error).__name__)) from error
     except (ValueError, RecursionError) as error:
-        raise _not_a_run(file, Text("it is no JSON")) from error
+        raise _not_a_run(file, Text("it is not JSON")) from error
     violations = faults(data)
     if violations:
         raise _not_a_run(file, same(clean(violations[0])[:200]))
     if data["schema"] != SCHEMA:
-        raise _not_a_run(file, Text("it is not of layout {schema}", schema=SCHEMA))
+        raise _not_a_run(file, Text("its schema is not {schema}", schema=SCHEMA))
     return dict(data)
 
 
 def _not_a_run(file: Path, reason: Text) -> BadFile:
     return BadFile(
-        "open: expected the folder of `inspect --save`, or JSON that `inspect --corpus` or "
-        "`--probe` wrote, got {name}: {reason}",
+        "open: expected a folder from `inspect --save`, or JSON from `inspect --corpus` or "
+        "`--probe`, got {name}: {reason}",
         name=clean(str(file)),
         reason=reason,
     )

@@ -1,4 +1,4 @@
-"""The texts that the loss is measured on, and the reference texts of mean and resample."""
+"""The texts for the loss, and the reference texts of mean and resample ablation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from headwise.lang import Text, same
 
 Example = Mapping[str, Tensor]  # the model inputs of one text, (1, L) each
 PIECE = 128  # the default number of tokens of a piece
-TOGETHER = 512  # the most tokens of a batch of texts of equal length, on the longer side
+TOGETHER = 512  # the most tokens of a batch of texts of equal length
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +35,8 @@ class Texts:
         file: the file name, or the name of the probe; "" for a sentence.
         sha256: the hash of a corpus; otherwise "".
         length: the number of tokens of a piece; None for whole documents.
-        start: the index of the first predicted token.
-        measured: the texts that the loss is measured on.
+        start: the index of the first predicted token of a text.
+        measured: the texts for the loss.
         others: the reference texts of "mean" and "resample".
     """
 
@@ -50,16 +50,16 @@ class Texts:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of the measured texts."""
+        """The number of tokens of the texts for the loss."""
         return sum(tokens(text) for text in self.measured)
 
     def share(self, number: int, shares: int) -> list[Example]:
-        """The batches of one seed; texts are assigned to the seeds in turn."""
+        """Return the batches of one seed; the seeds take the texts in turn."""
         return together(self.measured[number::shares])
 
 
 def read_texts(options: AblationOptions, loaded: Loaded) -> Texts:
-    """Read, tokenize and check the texts that the options name."""
+    """Read, tokenize and check the texts that the options select."""
     readers = {"--probe": _probe, "--corpus": _corpus}
     texts = readers.get(options.source, _text)(options, loaded)
     measured = texts.measured[: options.texts]
@@ -94,7 +94,7 @@ def together(texts: Sequence[Example]) -> list[Example]:
 
 
 def tokens(text: Example, part: str = "") -> int:
-    """The number of tokens of a text: of the predicted side, or of the encoder."""
+    """Return the number of tokens of a text, in the decoder unless ``part`` is "encoder"."""
     if part != "encoder":
         return text.get("decoder_input_ids", text.get("input_ids", torch.empty(1, 0))).shape[1]
     sound = text.get("input_features")
@@ -104,8 +104,8 @@ def tokens(text: Example, part: str = "") -> int:
 def _probe(options: AblationOptions, loaded: Loaded) -> Texts:
     if loaded.longest < TOKENS * TIMES:
         raise BadValue(
-            "probe: it has {tokens} tokens, and {name} takes at most {most}; give a text "
-            "with --text, or a corpus with --corpus",
+            "probe: the probe has {tokens} tokens, but {name} accepts at most {most}; use "
+            "--text or --corpus",
             tokens=TOKENS * TIMES,
             name=clean(loaded.name),
             most=loaded.longest,
@@ -148,21 +148,21 @@ def _whole(document: CorpusDocument, measurer: Measurer) -> Example:
     inputs, _ = measurer.encode(document)
     if tokens(inputs) < 2:
         raise BadFile(
-            "corpus: {document_name}: it has one token, and no next one to predict; leave it out",
+            "corpus: {document_name}: expected at least 2 tokens, got 1; leave out the document",
             document_name=document.name,
         )
     return inputs
 
 
 def pieces(loaded: Loaded, text: str, length: int) -> list[Example]:
-    """Cut a text into pieces of ``length`` tokens; a shorter last piece is dropped.
+    """Cut a text into pieces of ``length`` tokens; drop a shorter last piece.
 
-    Each piece has the special tokens that the tokenizer adds to a text. Raises `BadValue` if
-    ``length`` exceeds the model's limit, or leaves no room beside special tokens.
+    Each piece includes the special tokens that the tokenizer adds to a text. Raises `BadValue` if
+    ``length`` exceeds the limit of the model or is too small for the special tokens.
     """
     if length > loaded.longest:
         raise BadValue(
-            "length: {length} tokens, and {name} takes at most {most}; give --length "
+            "length: got {length} tokens, but {name} accepts at most {most}; use --length "
             "{most} or less",
             length=length,
             name=clean(loaded.name),
@@ -172,7 +172,8 @@ def pieces(loaded: Loaded, text: str, length: int) -> list[Example]:
     room = length - (len(whole) - len(plain))
     if room < 1:
         raise BadValue(
-            "length: {length} tokens leave no room beside {num_whole} special ones; give more",
+            "length: {length} tokens leave no room for text beside {num_whole} special tokens; "
+            "use a larger --length",
             length=length,
             num_whole=length - room,
         )
@@ -201,8 +202,8 @@ def _shapes(text: Example) -> dict[str, torch.Size]:
 def _check_one_stack(option: str, loaded: Loaded) -> None:
     if getattr(loaded.config, "is_encoder_decoder", False):
         raise BadValue(
-            "{option}: {name} has a decoder that reads another text, and cannot read in "
-            "pieces; give whole documents with --corpus, their targets in .jsonl",
+            "{option}: {name} is an encoder-decoder, which needs a target for each text; use "
+            "--corpus with whole documents and their targets in .jsonl",
             option=option,
             name=clean(loaded.name),
         )
@@ -214,14 +215,14 @@ def _check_count(options: AblationOptions, texts: Texts) -> None:
         return
     reference: Text = same("")
     if method_named(options.how).reference:
-        reference = Text(", beside as many others for --how {how}", how=options.how)
-    remedy = Text("give more text, or cut it shorter with --length")
+        reference = Text(" and as many reference texts for --how {how}", how=options.how)
+    remedy = Text("use more text or a smaller --length")
     if texts.source == "probe":
-        remedy = Text("give more --texts")
+        remedy = Text("use a larger --texts")
     if options.num_seeds > 2:
         remedy = Text("{remedy}, or fewer --seeds", remedy=remedy)
     raise BadValue(
-        "{source}: {count} texts to measure on, and at least {minimum} are needed{reference}; "
+        "{source}: expected at least {minimum} texts for the loss{reference}, got {count}; "
         "{remedy}",
         source=texts.source,
         count=count,
@@ -234,9 +235,9 @@ def _check_count(options: AblationOptions, texts: Texts) -> None:
 def check_resampling(
     heads: tuple[Head, ...], removed: int, attentions: tuple[Site, ...], texts: Texts
 ) -> None:
-    """Check before the measurement that resampling has texts of one length, and not too many.
+    """Raise `BadValue` if texts differ in length, or resampling would store too many values.
 
-    ``removed`` is the number of heads that are removed at once.
+    ``removed`` is the number of heads that are ablated together.
     """
     lengths = {}
     for part in sorted({head.layer.part for head in heads}):
@@ -247,8 +248,8 @@ def check_resampling(
     kept = sum(numbers[-removed:])
     if kept > MOST_NUMBERS:
         raise BadValue(
-            "how: 'resample' would keep {kept} numbers of other texts, and {most_numbers} at most "
-            "are kept; give fewer --texts or heads, or use --how mean",
+            "how: 'resample' would store {kept} values of reference outputs; the limit is "
+            "{most_numbers}; use fewer --texts or heads, or --how mean",
             kept=kept,
             most_numbers=MOST_NUMBERS,
         )
@@ -258,12 +259,12 @@ def _check_lengths(part: str, texts: Texts) -> None:
     lengths = {tokens(text, part) for text in (*texts.measured, *texts.others)}
     if len(lengths) == 1:
         return
-    remedy, where = Text("cut them with --length, or use --how mean"), same("")
+    remedy, where = Text("use --length or --how mean"), same("")
     if part:
         remedy, stack = Text("use --how mean"), Text("encoder" if part == "encoder" else "decoder")
         where = Text(" in the {stack}", stack=stack)
     raise BadValue(
-        "how: 'resample' needs texts of one length, got {min} to {max} tokens{where}; {remedy}",
+        "how: 'resample' needs texts of equal length, got {min} to {max} tokens{where}; {remedy}",
         min=min(lengths),
         max=max(lengths),
         where=where,
