@@ -1,9 +1,10 @@
 """Blocks of queries, each with its block of keys, in as few kernel calls as possible.
 
-Shapes have five axes: q (B, H, n, r, D), k (B, G, n, m, D), where n counts blocks; the kernel has
-four. One block has its axis dropped. With one mask for all samples and a key head for every head,
-(B, H) fold into one axis and the blocks stand where the kernel has its heads. Otherwise each sample
-is a call of its own, its blocks the batch, so that heads may share keys without a copy of them.
+The tensors have five axes: q (B, H, n, r, D), k (B, G, n, m, D), where n counts blocks. The kernel
+takes four axes. A single block drops the axis n. If all samples and heads share one mask, and every
+head has its own key/value head, (B, H) fold into one axis and the blocks take the kernel's axis of
+heads. Otherwise every sample is a separate call with its blocks as the batch, so heads share keys
+without copying them.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from headwise.engines.kernel import BackwardInputs
 
 
 class BatchLayout(Enum):
-    """How five axes become four."""
+    """How the five axes of the blocks become the kernel's four axes."""
 
     ONE = "one block"
     FOLD = "samples and heads folded"
@@ -28,7 +29,7 @@ class BatchLayout(Enum):
 def forward(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r) of blocks.
+    """Return output (B, H, n, r, Dv) and logsumexp (B, H, n, r) of the blocks.
 
     ``added`` is (B or 1, H or 1, n or 1, r, m), or None.
     """
@@ -43,7 +44,7 @@ def forward(
 def backward(
     given: BackwardInputs, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the blocks; ``given`` has blocks too."""
+    """Return the gradients of q, k and v; the tensors of ``given`` are blocks too."""
 
     def function(*inputs: Any) -> tuple[Tensor, ...]:
         grad, output, sums, q, k, v, mask = inputs
@@ -55,7 +56,7 @@ def backward(
 
 
 def weights(q: Tensor, k: Tensor, added: Tensor | None, logsumexp: Tensor, scale: float) -> Tensor:
-    """exp(scores - logsumexp), (B, H, n, r, m): the weights, by matrix products."""
+    """Return the weights exp(scores - logsumexp), (B, H, n, r, m), by matrix products."""
 
     def function(q: Tensor, k: Tensor, sums: Tensor, mask: Tensor | None) -> tuple[Tensor]:
         return ((kernel.plain_scores(q, k, mask, scale) - sums[..., None]).exp(),)
@@ -64,13 +65,13 @@ def weights(q: Tensor, k: Tensor, added: Tensor | None, logsumexp: Tensor, scale
 
 
 def mixed(weights: Tensor, v: Tensor) -> Tensor:
-    """Weights (B, H, n, r, m) times values (B, G, n, m, Dv), in the dtype of the weights."""
+    """Return weights (B, H, n, r, m) times values (B, G, n, m, Dv), in the dtype of the weights."""
     inputs, layout = (weights, v.to(weights.dtype)), layout_of(weights, v, v, None)
     return _run(lambda *call: (kernel.grouped_matmul(*call[:2]),), inputs, None, layout)[0]
 
 
 def layout_of(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> BatchLayout:
-    """How these blocks are laid out for the kernel."""
+    """Return the layout in which the kernel can compute these blocks."""
     if q.shape[2] == 1:
         return BatchLayout.ONE
     shared = added is None or added.shape[0] == added.shape[1] == 1
@@ -84,7 +85,7 @@ def _run(
     added: Tensor | None,
     layout: BatchLayout,
 ) -> list[Tensor]:
-    """The results of a function of tensors with four axes, the mask being the last of them."""
+    """Apply a function of four-axis tensors, the last of which is the mask, to the blocks."""
     samples = inputs[0].shape[0]
     columns: list[Sequence[Tensor | None]] = [_split(tensor, layout) for tensor in inputs]
     if added is None:
