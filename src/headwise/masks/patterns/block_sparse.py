@@ -54,8 +54,8 @@ class BlockSparse(Mask):
     def resolve(self, shape: AttentionShape) -> Mask:
         if not broadcasts(len(self.layout), shape.heads):
             raise BadValue(
-                "block_sparse: the layout has {num_layout} heads, the call {heads}; give "
-                "one layout for all heads, or one for each",
+                "block_sparse: the layout has {num_layout} heads, but the call has {heads}; "
+                "use one layout for all heads, or one for each head",
                 num_layout=len(self.layout),
                 heads=shape.heads,
             )
@@ -63,16 +63,16 @@ class BlockSparse(Mask):
 
 
 def block_sparse(layout: Tensor, block: int) -> Mask:
-    """A block of queries sees the blocks of keys that its row of the layout allows.
+    """Let each block of queries attend to the blocks of keys that its layout row allows.
 
-    What lies outside the layout is not seen; no length has to be a multiple of the block.
+    Positions outside the layout are masked; no length has to be a multiple of the block.
 
     Args:
         layout: booleans (query blocks, key blocks), or (H, query blocks, key blocks).
-        block: how many positions a block has, at least 1.
+        block: the number of positions in a block, at least 1.
 
     Raises:
-        BadType, BadValue: if the layout is not boolean or of another rank, or the block below 1.
+        BadType, BadValue: if the layout is not boolean or has another rank, or block is below 1.
 
     Source: Gray et al. 2017, block-sparse kernels; Zaheer et al. 2020 (BigBird), appendix D.
 
@@ -100,12 +100,12 @@ def block_sparse(layout: Tensor, block: int) -> Mask:
     return BlockSparse(layout if layout.dim() == 3 else layout[None], block)
 
 
-MOST = 2**24  # the largest number of pairs of blocks in a random layout
+MOST = 2**24  # the most pairs of blocks in a random layout
 
 
 @dataclass(frozen=True, repr=False)
 class RandomBlocks(Mask):
-    """The mask of `random_blocks`; `resolve` draws the layout for a length."""
+    """The mask of `random_blocks`; `resolve` draws the layout for the length of a call."""
 
     block: int
     count: int
@@ -113,7 +113,7 @@ class RandomBlocks(Mask):
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         raise BadValue(
-            "random_blocks: the blocks are drawn for a call's length; use "
+            "random_blocks: the blocks depend on the length of a call; use "
             "mask.resolve(shape) or mask.dense(shape)"
         )
 
@@ -127,7 +127,7 @@ class RandomBlocks(Mask):
         if rows * columns > MOST:
             raise BadValue(
                 "random_blocks: expected at most {most} pairs of blocks, got {rows} x "
-                "{columns}; take larger blocks",
+                "{columns}; use larger blocks",
                 most=MOST,
                 rows=rows,
                 columns=columns,
@@ -137,7 +137,7 @@ class RandomBlocks(Mask):
 
 
 def _draw(rows: int, columns: int, count: int, seed: int) -> Tensor:
-    """A layout whose rows have seeds of their own, so that they do not depend on each other."""
+    """Draw a random layout; each row has its own seed, so the rows are independent."""
     layout = torch.zeros(1, rows, columns, dtype=torch.bool)
     for row in range(rows):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + row)
@@ -148,7 +148,7 @@ def _draw(rows: int, columns: int, count: int, seed: int) -> Tensor:
 
 @torch.library.custom_op("headwise::random_blocks", mutates_args=())
 def drawn_layout(rows: int, columns: int, count: int, seed: int) -> Tensor:
-    """The layout (1, query blocks, key blocks) as one node of a graph."""
+    """Draw the layout (1, query blocks, key blocks) as one node of a graph."""
     return _draw(rows, columns, count, seed)
 
 
@@ -159,19 +159,19 @@ def _(rows: int, columns: int, count: int, seed: int) -> Tensor:
 
 
 def random_blocks(block: int, count: int, *, seed: int) -> Mask:
-    """Each block of queries sees ``count`` blocks of keys drawn at random.
+    """Let each block of queries attend to ``count`` blocks of keys chosen at random.
 
     The same seed and number of keys give the same blocks, in every call and on every device.
     BigBird is ``window(w, w) | global_tokens(g) | random_blocks(b, r, seed=s)``.
 
     Args:
-        block: how many positions a block has, at least 1.
-        count: how many blocks of keys are drawn, all of them where there are fewer.
-        seed: of the draw, at least 0.
+        block: the number of positions in a block, at least 1.
+        count: the number of key blocks to choose; all of them if there are fewer.
+        seed: the seed of the random choice, at least 0.
 
     Raises:
-        BadType, BadValue: if an argument is no integer or too small, or, when called, if the
-            length has more than 2^24 pairs of blocks.
+        BadType, BadValue: if an argument is not an integer or too small, or, when called, if the
+            length gives more than 2^24 pairs of blocks.
 
     Source: Zaheer et al. 2020 (BigBird), section 2, random attention.
 
@@ -182,5 +182,5 @@ def random_blocks(block: int, count: int, *, seed: int) -> Mask:
     """
     block = check_integer("random_blocks", "block", block, 1, Text("64 is usual"))
     count = check_integer("random_blocks", "count", count, 1, Text("3 is usual"))
-    seed = check_integer("random_blocks", "seed", seed, 0, Text("any number does"))
+    seed = check_integer("random_blocks", "seed", seed, 0, Text("any integer works"))
     return RandomBlocks(block, count, seed)

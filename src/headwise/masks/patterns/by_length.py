@@ -1,4 +1,4 @@
-"""Masks made from lengths: padding, a bidirectional prefix, and packed documents."""
+"""Masks defined by lengths: padding, a bidirectional prefix, and packed documents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,8 +29,8 @@ from headwise.shapes import (
 class Padding(Mask):
     """The mask of `padding`."""
 
-    real: Tensor  # lengths (B,), or booleans (B, Lk), True on real keys
-    prefix: bool = False  # whether `prefix` made it, for messages
+    real: Tensor  # lengths (B,), or booleans (B, Lk) that are True on real keys
+    prefix: bool = False  # whether `prefix` created the mask, for messages
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         real = self.real.to(k.device)
@@ -58,14 +58,14 @@ class Padding(Mask):
         if not broadcasts(batch, shape.batch):
             raise BadValue(
                 "{maker}: made for a batch of {batch}, called with a batch of {got}; "
-                "give one length, or one row, for each sample",
+                "use one length, or one row, for each sample",
                 maker=maker,
                 batch=batch,
                 got=shape.batch,
             )
         if self.real.dtype == torch.bool and self.real.shape[1] != shape.keys:
             raise BadValue(
-                "{maker}: made for {real_shape_1} keys, called with {keys}; its shape is (B, Lk)",
+                "{maker}: made for {real_shape_1} keys, called with {keys}; use shape (B, Lk)",
                 maker=maker,
                 real_shape_1=self.real.shape[1],
                 keys=shape.keys,
@@ -85,16 +85,16 @@ class Padding(Mask):
 
 
 def padding(real: Sequence[int] | Tensor) -> Mask:
-    """Only real keys are attended to; padded ones never touch the result or a gradient.
+    """Mask the padded keys; they never affect the output or a gradient.
 
     Args:
-        real: the lengths, one integer for each sample, keys from there on being padding; or a
-            boolean tensor (B, Lk), True on real keys. (PyTorch's ``key_padding_mask`` is its
-            opposite: pass ``~key_padding_mask``.)
+        real: the number of real keys of each sample, after which all keys are padding; or a boolean
+            tensor (B, Lk), True on real keys. (PyTorch's ``key_padding_mask`` is the opposite: pass
+            ``~key_padding_mask``.)
 
     Raises:
-        BadType, BadValue: if it is neither, a length is negative or above 2^31 - 1, or B or Lk do
-            not fit when called.
+        BadType, BadValue: if ``real`` is neither, if a length is negative or above 2^31 - 1, or,
+            when called, if B or Lk do not fit.
 
     Example:
         >>> print(padding([2]).draw(3))
@@ -102,12 +102,12 @@ def padding(real: Sequence[int] | Tensor) -> Mask:
         ■ ■ ·
         ■ ■ ·
     """
-    blind = Text("0 makes every row of that sample blind")
-    return Padding(_real_or_lengths("padding", real, blind))
+    zero = Text("0 masks every key of that sample")
+    return Padding(_real_or_lengths("padding", real, zero))
 
 
 def _real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Tensor:
-    """Checked lengths (B,), or booleans (B, Lk); ``zero`` is the meaning of a length of 0."""
+    """Validate lengths (B,) or booleans (B, Lk); ``zero`` explains a length of 0."""
     if not isinstance(real, Tensor):
         return torch.tensor(check_integers(mask, Text("length"), real, zero), dtype=torch.int64)
     check_dense(mask, real)
@@ -116,8 +116,8 @@ def _real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Ten
     if real.dtype not in INTEGERS or real.dim() != 1:
         raise BadType(
             "{mask}: expected lengths (B,) as integers or a boolean tensor (B, Lk) that "
-            "is True on real keys, got {got}; a tokenizer's mask, 1 on real keys, becomes boolean "
-            "by mask.bool()",
+            "is True on real keys, got {got}; convert a tokenizer's mask, which is 1 on real keys, "
+            "with mask.bool()",
             mask=mask,
             got=describe(real),
         )
@@ -130,16 +130,16 @@ def _real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Ten
 
 
 def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
-    """Causal, but for a prefix that every query sees in both directions.
+    """Let queries attend causally, and every query attend to the whole prefix.
 
-    It is ``causal() | padding(lengths)``.
+    This is ``causal() | padding(lengths)``.
 
     Args:
-        lengths: how long the prefix is: one number for all samples, or one for each.
+        lengths: the length of the prefix: one number for all samples, or one for each sample.
 
     Raises:
-        BadType, BadValue: if a length is no integer, negative or above 2^31 - 1, or, when called,
-            if B does not fit.
+        BadType, BadValue: if a length is not an integer, is negative or above 2^31 - 1, or, when
+            called, B does not fit.
 
     Source: Raffel et al. 2020 (T5), section 3.2.1, figure 4, right.
 
@@ -159,7 +159,7 @@ class Documents(Mask):
     """The mask of `documents`."""
 
     ids: Tensor  # (B or 1, Lk), the document of each position
-    summed: bool = False  # whether it was made from lengths, for messages
+    summed: bool = False  # whether it was given as lengths, for messages
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         ids = self.ids.to(k.device)
@@ -193,10 +193,10 @@ class Documents(Mask):
     def resolve(self, shape: AttentionShape) -> Mask:
         batch, keys = self.ids.shape
         if not broadcasts(batch, shape.batch) or keys != shape.keys:
-            reason = Text("number every position of the keys")
+            reason = Text("assign a document number to every key")
             if self.summed:
                 reason = Text(
-                    "the lengths sum to {keys}, and have to sum to Lk = {expected}",
+                    "the lengths sum to {keys}, but must sum to Lk = {expected}",
                     keys=keys,
                     expected=shape.keys,
                 )
@@ -210,15 +210,15 @@ class Documents(Mask):
 
 
 def documents(parts: Sequence[int] | Tensor) -> Mask:
-    """Each position sees its own document only. Add ``causal()`` for a language model.
+    """Let each position attend only to its own document; combine with ``causal()`` for a decoder.
 
     Args:
-        parts: the lengths of the documents in the sequence, one after the other; or an integer
-            tensor (Lk,) or (B, Lk) that numbers the document of each position.
+        parts: the lengths of the documents in the sequence, in order; or an integer tensor (Lk,) or
+            (B, Lk) with the document number of each position.
 
     Raises:
-        BadType, BadValue: if it is neither, a length is negative, their sum is above 2^31 - 1, or,
-            when called, B or Lk do not fit.
+        BadType, BadValue: if ``parts`` is neither, a length is negative, their sum is above 2^31 -
+            1, or, when called, if B or Lk do not fit.
 
     Source: Krell et al. 2021, packing without cross-contamination.
 
@@ -238,7 +238,7 @@ def documents(parts: Sequence[int] | Tensor) -> Mask:
                 "documents: expected integers (Lk,) or (B, Lk), got {got}", got=describe(parts)
             )
         return Documents(ids.long())
-    lengths = check_integers("documents", Text("length"), parts, Text("a document of 0 is none"))
+    lengths = check_integers("documents", Text("length"), parts, Text("0 means an empty document"))
     check_integer("documents", Text("the sum of the lengths"), sum(lengths), 0)
     numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths, dtype=torch.long))
     return Documents(numbers[None], summed=True)
