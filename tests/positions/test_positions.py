@@ -301,13 +301,17 @@ def test_a_position_says_in_which_stages_it_acts():
         (
             lambda: hw.attend(*tensors(), position=hw.ALiBi(5)),
             BadValue,
-            "made for H=5, called with",
+            "created with H=5, but called with",
         ),
-        (lambda: hw.attend(*tensors(), position=hw.Shaw(2, 7)), BadValue, "made for D=7, called"),
+        (
+            lambda: hw.attend(*tensors(), position=hw.Shaw(2, 7)),
+            BadValue,
+            "created with D=7, but called",
+        ),
         (
             lambda: hw.attend(*tensors(), position=hw.Shaw(2, 11, value_dim=3)),
             BadValue,
-            "made for Dv=3, called with Dv=13",
+            "created with Dv=3, but called with Dv=13",
         ),
         (lambda: hw.ALiBi(0), BadValue, "num_heads must be >= 1, got 0"),
         (lambda: hw.Shaw(-1, 2), BadValue, "max_distance must be >= 0, got -1"),
@@ -345,8 +349,11 @@ def test_a_position_that_does_not_fit_is_refused(make, error, message):
         (lambda: hw.Learned(0, 4), "max_positions must be >= 1, got 0"),
         (lambda: hw.Learned(4, 0), "embed_dim must be >= 1, got 0"),
         (lambda: hw.Sinusoidal(4)(torch.zeros(1, 2, 3)), "for embed_dim 4, got an input of size 3"),
-        (lambda: hw.Learned(4, 3)(torch.zeros(1, 5, 3)), r"has 0 to 3; make it longer with Lea"),
-        (lambda: hw.Learned(4, 3)(torch.zeros(1, 2, 3), -1), "positions -1 to 0 were asked for"),
+        (
+            lambda: hw.Learned(4, 3)(torch.zeros(1, 5, 3)),
+            r"up to 3, got 0 to 4; use a longer table: Lea",
+        ),
+        (lambda: hw.Learned(4, 3)(torch.zeros(1, 2, 3), -1), "positions from 0 on, got -1 to 0"),
     ],
 )
 def test_bad_input_is_named(make, message):

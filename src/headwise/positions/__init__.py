@@ -1,10 +1,10 @@
 """Position encodings.
 
 position    the interface, and `NoPosition`
-absolute    added to the input: sinusoidal, learned
+absolute    encodings added to the input: sinusoidal, learned
 rotary      rotation of queries and keys
-relative    terms for the difference key - query: Shaw, Transformer-XL
-score_bias  a bias added to the scores: ALiBi, T5
+relative    score terms for the difference key - query: Shaw, Transformer-XL
+score_bias  biases added to the scores: ALiBi, T5
 """
 
 from headwise.positions.absolute import Learned, Sinusoidal
