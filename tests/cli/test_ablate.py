@@ -595,7 +595,7 @@ def test_a_figure_has_the_numbers(
     assert run(*given) == 0
     names = sorted(file.name for file in folder.iterdir())
     assert names == ["ablation.png", "ablation.svg"]
-    assert f"2 figures in: {folder}" in capsys.readouterr().err
+    assert f"2 figures written to: {folder}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("heads", "label"), [(HEADS, "heads taken out"), ("all", "heads taken")])
@@ -958,7 +958,7 @@ def test_resampling_says_before_the_work_that_too_much_would_be_kept(
     assert run(*given) == BAD_INPUT
     err = capsys.readouterr().err
     assert "how: 'resample' would keep 1260 numbers of other texts, and 1259 at most" in err
-    assert "taking heads out" not in err
+    assert "removing heads" not in err
 
 
 def test_a_pass_is_no_larger_where_the_encoder_reads_more() -> None:

@@ -126,26 +126,32 @@ def test_paragraphs(model: str, corpus: str, capsys: pytest.CaptureFixture[str])
     ("words", "said"),
     [
         (["M", "--corpus", "C", "the cat"], "--open DIR, got SENTENCE and --corpus; write the"),
-        (["--corpus", "C"], "model: expected a model to read with, and none with --open"),
-        (["M", "--open", "run"], "model: expected a model to read with, and none with --open"),
-        (["M", "the cat", "--save", "run"], "save: --save goes with --corpus, got SENTENCE; leave"),
-        (["M", "the cat", "--every", "1"], "every: --every goes with --corpus, got SENTENCE"),
-        (["M", "the cat", "--no-names"], "no-names: --no-names goes with --corpus or --probe, got"),
-        (["M", "the cat", "--paragraphs"], "paragraphs: --paragraphs goes with --corpus"),
-        (["M", "--corpus", "C", "--heads", "all"], "heads: --heads goes with SENTENCE or --text"),
-        (["--open", "run", "--truncate"], "truncate: --truncate goes with SENTENCE or --text or"),
+        (["--corpus", "C"], "model: expected either a model or a saved run with --open"),
+        (["M", "--open", "run"], "model: expected either a model or a saved run with --open"),
+        (["M", "the cat", "--save", "run"], "save: --save requires --corpus, got SENTENCE; omit"),
+        (["M", "the cat", "--every", "1"], "every: --every requires --corpus, got SENTENCE"),
+        (["M", "the cat", "--no-names"], "no-names: --no-names requires --corpus or --probe, got"),
+        (["M", "the cat", "--paragraphs"], "paragraphs: --paragraphs requires --corpus"),
+        (["M", "--corpus", "C", "--heads", "all"], "heads: --heads requires SENTENCE or --text"),
+        (["--open", "run", "--truncate"], "truncate: --truncate requires SENTENCE or --text or"),
         (["--open", "/no/such/run"], "open: expected a folder that --save has written, got /no/s"),
         (["M", "--corpus", "/no/a.txt"], "corpus: cannot read /no/a.txt: No such file"),
         (["M", "--corpus", "/"], "corpus: expected a name that ends in .txt, .jsonl, .conllu"),
         (["M", "--corpus", "C", "--output", "C"], "output: expected another file than those that"),
         (["M", "--probe", "repeated"], "15 ordinary tokens, and the probe takes 18 different ones"),
-        (["M", "--corpus", "C", "--every", "nan"], "every: expected seconds from 0 on, got nan; l"),
-        (["M", "--corpus", "C", "--every", "inf"], "every: expected seconds from 0 on, got inf; l"),
+        (
+            ["M", "--corpus", "C", "--every", "nan"],
+            "every: expected a number of seconds >= 0, got nan",
+        ),
+        (
+            ["M", "--corpus", "C", "--every", "inf"],
+            "every: expected a number of seconds >= 0, got inf",
+        ),
         (["M", "--corpus", "C", "--save", "C"], "save: cannot write into the folder"),
         (["M", "--corpus", "C", "--figures", "C"], "figures: cannot write into the folder"),
         (["M", "--probe", "once"], "'once' is not"),
-        (["M", "the cat", "--seed", "1"], "seed: --seed goes with --probe, got SENTENCE; leave"),
-        (["M", "the cat", "--format", "parquet"], "format: parquet is not for the screen; give a"),
+        (["M", "the cat", "--seed", "1"], "seed: --seed requires --probe, got SENTENCE; omit"),
+        (["M", "the cat", "--format", "parquet"], "format: parquet cannot be printed; name a"),
         (["M", "the cat", "--output", "M/config.json"], "output: expected another file than thos"),
         (["M", "the cat", "--output", "M/model.safetensors"], "output: expected another file"),
     ],
@@ -269,7 +275,7 @@ def test_figures_go_into_a_folder_of_their_own(
     pytest.importorskip("matplotlib")
     folder = tmp_path / "figures"
     assert run(model, "--corpus", corpus, "--format", "csv", "--figures", str(folder)) == 0
-    assert f"6 figures in: {folder}" in capsys.readouterr().err
+    assert f"6 figures written to: {folder}" in capsys.readouterr().err
     names = {file.name for file in folder.iterdir()}
     kinds = ("distance", "overview", "similarity")
     assert names == {f"{kind}.{ending}" for kind in kinds for ending in ("png", "svg")}
