@@ -1,7 +1,7 @@
-"""A document as one self-contained page: both languages, no network, nothing from outside.
+"""A document as one self-contained page in both languages, without any external resource.
 
 The page's content security policy allows only its own style and script, by their hashes. Untrusted
-text is escaped by the template, as JSON without ``<``, or as MathML from a list of elements.
+text is escaped by the template, written as JSON without ``<``, or as MathML from a fixed list.
 """
 
 import base64
@@ -22,24 +22,24 @@ from headwise.lang import Lang, Text
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-STEPS = 254  # levels of a weight in a heat map's bytes; the level 255 means not allowed
+STEPS = 254  # levels of a weight in a heat map's bytes; level 255 means masked
 
 
 def render(document: blocks.Document, lang: Lang = "en") -> str:
-    """The document as a page in ``lang``, or in the language of its address, ``#en`` or ``#zh``.
+    """Return the document as a page in ``lang``, unless its address ends with ``#en`` or ``#zh``.
 
-    This and the functions below raise `MissingExtra` without jinja2 or latex2mathml.
+    This function and the functions below raise `MissingExtra` without jinja2 or latex2mathml.
     """
     return page(document.title, [_blocks(document, None)], lang)
 
 
 def fragment(document: blocks.Document) -> str:
-    """The document as a section for `page`, its title one level below the page's."""
+    """Return the document as a section for `page`, with its title one level below the page's."""
     return _blocks(document, document.title)
 
 
 def page(title: Text, fragments: Sequence[str], lang: Lang = "en") -> str:
-    """One page around sections that `fragment` made; they are trusted to be its work."""
+    """Return one page with sections created by `fragment`, which are trusted."""
     from markupsafe import Markup
 
     style, script = _asset("page.css"), _asset("page.js")
@@ -62,9 +62,9 @@ def page(title: Text, fragments: Sequence[str], lang: Lang = "en") -> str:
 
 
 def pack(values: Sequence[Sequence[float]]) -> str:
-    """A heat map's weights as base64, one byte a pair: ``round(254 sqrt(w))``, 255 for NaN.
+    """Return a heat map's weights as base64, one byte per pair: ``round(254 sqrt(w))``, NaN as 255.
 
-    The root keeps small weights apart: one of 0.002 is still right to a twentieth.
+    The square root keeps small weights distinct: 0.002 is stored with a relative error below 1/20.
 
     Example:
         >>> list(base64.b64decode(pack([[0.0, 1.0, 0.25, math.nan]])))
@@ -123,7 +123,7 @@ def _matrix(matrix: blocks.Matrix, precision: int) -> dict[str, Any]:
 
 
 def _heat(heat: blocks.HeatMap) -> Any:
-    """JSON for a script element: no character in it can end the element."""
+    """Return JSON for a script element: no character in it can end the element."""
     value = {
         "rows": [clean(label) for label in heat.rows],
         "columns": [clean(label) for label in heat.columns],

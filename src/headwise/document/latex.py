@@ -1,6 +1,6 @@
-r"""A document as LaTeX, whole and ready for XeLaTeX.
+r"""A document as complete LaTeX source for XeLaTeX.
 
-Chinese documents use ``ctex``; an English one that holds Chinese tokens uses ``xeCJK``.
+Chinese documents use ``ctex``; an English document with Chinese tokens uses ``xeCJK``.
 """
 
 import re
@@ -10,8 +10,8 @@ from headwise.document.formulas import math
 from headwise.document.text_format import clean, clean_lines
 from headwise.lang import Lang, Text
 
-LINE = 68  # characters of numbers that fit on a line of the page; a wider matrix is cut into parts
-HEAT = 12  # tokens on a side of a heat map that is written as a table of percentages
+LINE = 68  # characters of numbers that fit on a line; a wider matrix is cut into parts
+HEAT = 12  # the most tokens on a side of a heat map that becomes a table of percentages
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -40,7 +40,7 @@ _SECTIONS = ("section", "section", "section", "subsection", "subsubsection", "pa
 
 
 def render(document: blocks.Document, lang: Lang = "en") -> str:
-    """The document as the source of one XeLaTeX file; its text is not trusted."""
+    """Return the document as the source of one XeLaTeX file; its text is not trusted."""
     writer = _Latex(lang, document.precision)
     body = "\n\n".join(map(writer.block, document.blocks))
     title = escape(document.title.to(lang))
@@ -56,7 +56,7 @@ def render(document: blocks.Document, lang: Lang = "en") -> str:
 
 
 def escape(text: str) -> str:
-    r"""Plain text in which LaTeX reads no command.
+    r"""Escape plain text so that LaTeX reads no command in it.
 
     Example:
         >>> escape(r"50% of \input{x}")
@@ -119,7 +119,7 @@ class _Latex:
         title = rf"\textbf{{{self.say(heat.title)}}}"
         if max(len(heat.rows), len(heat.columns)) > HEAT:
             size = f"{len(heat.rows)} × {len(heat.columns)}"
-            note = Text("a heat map of {size} tokens; the HTML format draws it", size=size)
+            note = Text("a heat map of {size} tokens, drawn in the HTML format only", size=size)
             return f"{title}: {self.say(note)}"
         rows = [" & ".join(["", *map(escape, heat.columns)])]
         for label, row in zip(heat.rows, heat.values, strict=False):
@@ -140,7 +140,7 @@ def _display(formula: blocks.Formula) -> str:
 
 
 def _line(formula: blocks.Formula) -> str:
-    """One line of a working: inline, so that a long sum breaks at its signs and commas."""
+    """Return one line of a calculation as inline LaTeX, which can break at signs and commas."""
     latex = math(formula)
     if latex:
         breaking = latex.replace(", ", r",\allowbreak ")
