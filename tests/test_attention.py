@@ -141,7 +141,7 @@ def test_a_plan_counts_one_block_of_rows_and_nothing_for_tiles():
 def test_a_plan_is_told_in_both_languages():
     plan = hw.plan(*tensors(), need=["entropy"])
     assert "why not sdpa: it does not return entropy" in str(plan)
-    assert "未用 sdpa: 它不返回 entropy" in plan.describe("zh")
+    assert "不用 sdpa 的原因: 它不返回 entropy" in plan.describe("zh")
 
 
 def test_a_plan_chooses_what_attend_runs():

@@ -137,7 +137,7 @@ def test_paragraphs(model: str, corpus: str, capsys: pytest.CaptureFixture[str])
         (["--open", "/no/such/run"], "open: expected a folder that --save has written, got /no/s"),
         (["M", "--corpus", "/no/a.txt"], "corpus: cannot read /no/a.txt: No such file"),
         (["M", "--corpus", "/"], "corpus: expected a name that ends in .txt, .jsonl, .conllu"),
-        (["M", "--corpus", "C", "--output", "C"], "output: expected another file than those that"),
+        (["M", "--corpus", "C", "--output", "C"], "output: expected a file that is not an input"),
         (["M", "--probe", "repeated"], "15 ordinary tokens, and the probe takes 18 different ones"),
         (
             ["M", "--corpus", "C", "--every", "nan"],
@@ -152,8 +152,8 @@ def test_paragraphs(model: str, corpus: str, capsys: pytest.CaptureFixture[str])
         (["M", "--probe", "once"], "'once' is not"),
         (["M", "the cat", "--seed", "1"], "seed: --seed requires --probe, got SENTENCE; omit"),
         (["M", "the cat", "--format", "parquet"], "format: parquet cannot be printed; name a"),
-        (["M", "the cat", "--output", "M/config.json"], "output: expected another file than thos"),
-        (["M", "the cat", "--output", "M/model.safetensors"], "output: expected another file"),
+        (["M", "the cat", "--output", "M/config.json"], "output: expected a file that is not an"),
+        (["M", "the cat", "--output", "M/model.safetensors"], "output: expected a file that"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -266,7 +266,7 @@ def test_a_packaged_model_has_files_that_are_not_written_over(
     file = tmp_path / "minilm" / "config.json"
     file.write_text("{}")
     assert run("minilm", "the cat", "--output", str(file)) == BAD_INPUT
-    assert "output: expected another file than those that" in capsys.readouterr().err
+    assert "output: expected a file that is not an input" in capsys.readouterr().err
 
 
 def test_figures_go_into_a_folder_of_their_own(

@@ -46,7 +46,7 @@ def test_a_mask_is_drawn_pair_by_pair_with_its_counts(capsys):
     drawn = parse("causal() & window(3, 0)").draw(7, 9)
     assert "\n".join(f"    {line}" for line in drawn.splitlines()) in out
     assert "allowed keys per query           3 to 4, 3.86 on average" in out
-    assert "pairs that may attend     42.86%" in out  # 27 of 63
+    assert "pairs that may attend            42.86%" in out  # 27 of 63
     assert "fully masked queries (output 0)  0 of 7" in out
 
 
@@ -153,7 +153,7 @@ def test_what_is_too_much_to_count_is_bounded_and_said(capsys):
     least, most = got["share_between"]
     assert least < 1 / 6 < most
     _, out, _ = run(capsys, *words)
-    assert "so they are not counted" in out
+    assert "not counted, since mixed tiles" in out
 
 
 def test_no_more_than_some_heads_are_drawn_and_it_is_said(capsys):

@@ -63,7 +63,7 @@ def test_what_is_read_is_not_written(tmp_path):
     link.symlink_to("a.csv")
     check_place(path, [tmp_path / "missing", tmp_path])
     for output in (path, link):
-        with pytest.raises(BadFile, match=r"output: expected another file than those that are"):
+        with pytest.raises(BadFile, match=r"output: expected a file that is not an input"):
             check_place(output, [path])
 
 

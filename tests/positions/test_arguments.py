@@ -82,7 +82,9 @@ def test_a_number_beyond_the_largest_is_refused_by_name(position, argument, valu
 @pytest.mark.parametrize("base", [float("inf"), float("nan"), 1, -2.0])
 @pytest.mark.parametrize("position", [hw.Rotary, hw.Sinusoidal])
 def test_a_base_is_finite_and_above_1(position, base):
-    with pytest.raises(BadValue, match=rf"^{position.__name__}: base must be above 1, got"):
+    with pytest.raises(
+        BadValue, match=rf"^{position.__name__}: base must be above 1 and finite, got"
+    ):
         made(position, "base", base)
 
 

@@ -321,7 +321,11 @@ def test_a_position_says_in_which_stages_it_acts():
         (lambda: hw.Rotary(5, pairs="halves"), BadValue, "rotary_dim must be even, .* got 5"),
         (lambda: hw.Rotary(4), BadValue, "say which numbers form a pair: pairs='halves'"),
         (lambda: hw.Rotary(4, pairs="halfs"), BadValue, "pairs: unknown 'halfs'; expected one of"),
-        (lambda: hw.Rotary(4, pairs="halves", base=0.5), BadValue, "base must be above 1, got 0.5"),
+        (
+            lambda: hw.Rotary(4, pairs="halves", base=0.5),
+            BadValue,
+            "base must be above 1 and finite, got 0.5",
+        ),
         (
             lambda: hw.Rotary(4, pairs="halves").at([[[1]]], [1]),
             BadValue,
@@ -345,10 +349,10 @@ def test_a_position_that_does_not_fit_is_refused(make, error, message):
     ("make", "message"),
     [
         (lambda: hw.Sinusoidal(0), "embed_dim must be >= 1, got 0"),
-        (lambda: hw.Sinusoidal(4, base=0.5), "base must be above 1, got 0.5"),
+        (lambda: hw.Sinusoidal(4, base=0.5), "base must be above 1 and finite, got 0.5"),
         (lambda: hw.Learned(0, 4), "max_positions must be >= 1, got 0"),
         (lambda: hw.Learned(4, 0), "embed_dim must be >= 1, got 0"),
-        (lambda: hw.Sinusoidal(4)(torch.zeros(1, 2, 3)), "for embed_dim 4, got an input of size 3"),
+        (lambda: hw.Sinusoidal(4)(torch.zeros(1, 2, 3)), "of size embed_dim 4, got 3"),
         (
             lambda: hw.Learned(4, 3)(torch.zeros(1, 5, 3)),
             r"up to 3, got 0 to 4; use a longer table: Lea",

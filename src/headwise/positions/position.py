@@ -105,7 +105,7 @@ def check_base(name: str, base: object) -> float:
         )
     if not 1 < base <= sys.float_info.max:
         raise BadValue(
-            "{name}: base must be finite and above 1, got {base}; 10000 is usual",
+            "{name}: base must be above 1 and finite, got {base}; 10000 is usual",
             name=name,
             base=format_value(base),
         )
