@@ -115,7 +115,7 @@ class Call:
 
     @property
     def grouped(self) -> bool:
-        """Whether several query heads share one key/value head, as a bool and never a symbol."""
+        """Whether several query heads share one key/value head, never as a symbolic value."""
         if self.group > 1:  # noqa: SIM103  (a branch, so that a symbol becomes a constant)
             return True
         return False

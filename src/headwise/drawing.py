@@ -34,7 +34,7 @@ class Shown:
 
     text: str  # the expression
     tiles: Tiles  # the tiles of the resolved mask
-    seen: list[list[list[int]]] | None  # allowed keys per query, (B or 1, H or 1, Lq)
+    seen: list[list[list[int]]] | None  # allowed keys per query, (B or 1, H or 1, Lq), if counted
 
     @classmethod
     def of(cls, text: str, queries: int | None, keys: int | None) -> "Shown":

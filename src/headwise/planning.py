@@ -39,7 +39,7 @@ def bytes_per_pair(
 
 
 class _Working(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of tensors of at least some size that exist at one time."""
+    """A counter of the bytes of tensors of at least some size that exist at one time."""
 
     def __init__(self, least: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

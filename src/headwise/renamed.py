@@ -27,7 +27,7 @@ RENAMED = {
 
 
 class RenamedModules(MetaPathFinder, Loader):
-    """Finds the old paths, each as a module that takes its names from the new path."""
+    """A finder of the old paths, whose modules take their names from the new paths."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

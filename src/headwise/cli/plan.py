@@ -45,7 +45,7 @@ _HELP_TEXTS = {
     "--dtype": Text("Data type of the tensors."),
     "--need": Text("A further result to return; may be repeated."),
     "--position": Text("Position encoding."),
-    "--train": Text("Plan for a following backward pass."),
+    "--train": Text("Plan for training, with a backward pass."),
     "--engine": Text("The engine; auto takes the first suitable one."),
 }
 

@@ -14,7 +14,7 @@ LONGEST_STEM = 40
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8; it replaces the old file only when it is completely on disk.
+    """Write a file, text as UTF-8; replace the old file only when the new file is on disk.
 
     If the path is a link, its target is written; an existing file keeps its mode.
 

@@ -123,7 +123,7 @@ def _matrix(matrix: blocks.Matrix, precision: int) -> dict[str, Any]:
 
 
 def _heat(heat: blocks.HeatMap) -> Any:
-    """Return JSON for a script element: no character in it can end the element."""
+    """Return JSON for a script element; no character of the JSON can end the element."""
     value = {
         "rows": [clean(label) for label in heat.rows],
         "columns": [clean(label) for label in heat.columns],

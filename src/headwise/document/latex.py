@@ -56,7 +56,7 @@ def render(document: blocks.Document, lang: Lang = "en") -> str:
 
 
 def escape(text: str) -> str:
-    r"""Escape plain text so that LaTeX reads no command in it.
+    r"""Escape plain text so that it contains no LaTeX command.
 
     Example:
         >>> escape(r"50% of \input{x}")

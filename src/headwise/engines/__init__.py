@@ -24,7 +24,7 @@ class Engine(Protocol):
     def worthwhile(self, call: Call) -> bool:
         """Return whether this engine is faster or smaller than those after it in `ENGINES`.
 
-        Return an answer for every call, and quickly for a small one.
+        It must return for every call, and quickly for a small call.
         """
         ...
 

@@ -157,7 +157,7 @@ def _block_mask(call: Call, tiles: Tiles) -> Any:
 
 
 def _listed(of_kind: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the number of blocks of a kind per row, (1, 1, rows), and columns with those first."""
+    """Return per row the number of blocks of a kind, (1, 1, rows), and the columns, these first."""
     which = of_kind.int().argsort(dim=-1, descending=True, stable=True)
     return of_kind.sum(-1, dtype=torch.int32)[None, None], which.int()[None, None].contiguous()
 

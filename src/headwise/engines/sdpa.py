@@ -37,9 +37,7 @@ def why_not(call: Call) -> Iterator[Text]:
     if call.q.dtype in HALF and call.biased:
         yield Text("it would round the bias to {dtype}", dtype=call.q.dtype)
     if call.sinks is not None and not _own_function(call):
-        yield Text(
-            "it supports sinks on a CPU only, without dropout, torch.compile or learned bias"
-        )
+        yield Text("it supports sinks on a CPU only, without dropout, compiler or learned bias")
     yield from no_transform_rule(call)
 
 
@@ -50,7 +48,7 @@ def worthwhile(call: Call) -> bool:
 
 
 def run(call: Call) -> Result:
-    """Compute attention in O(L) memory plus the mask, where PyTorch has a fused kernel for it."""
+    """Compute attention in O(L) memory plus the mask, where PyTorch has a fused kernel."""
     if without_mask(call):
         return _result(call, call.k, call.v, None)
     allowed = call.allowed()  # (B or 1, H or 1, Lq, Lk)

@@ -41,7 +41,7 @@ class Content:
     q: Tensor  # (B, H, Lq, D), after the rotation of a rotary position
     k: Tensor  # (B, G, Lk, D), after the rotation too
     shape: AttentionShape
-    real: Tensor | None = None  # (B, Lk), False on keys that other masks hide; None if none
+    real: Tensor | None = None  # (B, Lk), False on keys that other masks hide; or None
 
     def counts(self) -> list[int]:
         """Return the number of keys of each sample that are not hidden."""

@@ -108,7 +108,7 @@ class Tiles:
 
 
 class _Grid:
-    """Classifies the tiles of masks for one shape."""
+    """A classifier of the tiles of masks for one shape."""
 
     def __init__(self, shape: AttentionShape, side: int) -> None:
         self.shape, self.side = shape, side

@@ -18,7 +18,7 @@ from headwise.shapes import check_integer
 
 
 class Sinusoidal(Position):
-    """Adds fixed sines and cosines of the position to the input, for any length.
+    """Fixed sines and cosines of the position, added to the input, for any length.
 
     PE(pos, 2i) = sin(pos / base^(2i/E)) and PE(pos, 2i+1) = cos(pos / base^(2i/E)). The angles are
     computed in float64, and the sum is in the input's dtype. If E is odd, the last entry is a sine.
@@ -67,7 +67,7 @@ def sinusoids(positions: Tensor, embed_dim: int, base: float) -> Float[Tensor, "
 
 
 class Learned(Position):
-    """Adds a learned vector for each position, up to a fixed number of positions.
+    """A learned vector for each position, added to the input, for a fixed number of positions.
 
     The table is initialised with a standard deviation of 0.02, as in BERT and GPT-2.
 

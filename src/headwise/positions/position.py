@@ -131,7 +131,7 @@ def check_width(name: str, embed_dim: int, x: Tensor) -> None:
 
 
 class NoPosition(Position):
-    """Adds nothing, so a permutation of the tokens permutes the output.
+    """No position encoding: a permutation of the tokens permutes the output.
 
     Example:
         >>> import torch

@@ -12,7 +12,7 @@ from headwise.shapes import AttentionShape, check_integer
 
 
 class Shaw(Position):
-    """Adds to key j, and optionally to value j, a learned vector for its distance from query i.
+    """A learned vector for the distance from query i to key j, added to key j and maybe value j.
 
     e_ij = q_i · (k_j + a_{j-i}) · scale and output_i = sum_j w_ij (v_j + b_{j-i}). The distance is
     clipped to [-max_distance, max_distance]; all heads share the vectors, as in the paper.
@@ -93,7 +93,7 @@ AT_ONCE = 128  # the most distances whose sinusoids are in memory at once
 
 
 class TransformerXL(Position):
-    """Scores from content and distance, each with its own learned bias per head.
+    """Scores from content and distance, each with a learned bias per head.
 
     score_ij = ((q_i + u)·k_j + (q_i + v)·r_{i-j}) · scale, where r_d is a learned projection of the
     sinusoids of the distance d = i - j; it is exact for keys behind and ahead.

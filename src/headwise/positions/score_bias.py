@@ -14,7 +14,7 @@ from headwise.shapes import check_boolean, check_integer
 
 
 class ALiBi(Position):
-    """Adds a fixed bias to the scaled scores: minus the distance times a slope per head.
+    """A fixed bias on the scaled scores: minus the distance times a slope per head.
 
     The slopes are those of the paper: 2^(-8/H), 2^(-16/H), ..., 2^-8 if H is a power of two;
     otherwise those of the next lower power of two, then every other slope of twice as many heads.
@@ -66,7 +66,7 @@ class ALiBi(Position):
 
 
 class T5Bias(Position):
-    """Adds to the scaled scores a learned number for each head and bucket of distances.
+    """A learned bias on the scaled scores, for each head and bucket of distances.
 
     Each near distance has its own bucket; far distances share buckets of logarithmic width, and all
     distances from max_distance on share the last bucket. If bidirectional, half of the buckets are

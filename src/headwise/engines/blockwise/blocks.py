@@ -71,7 +71,7 @@ def block_indices(
 def scaled_scores(q: Tensor, k: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
     """Return q kᵀ · scale, (B, H, n, m), in the dtype of q (B, H, n, D) and k (B, G, m, D).
 
-    They are written to the beginning of ``out``, if passed: one axis of at least B H n m numbers.
+    The scores are written to the beginning of ``out``, if passed: one axis of B H n m numbers.
     """
     (batch, heads, rows, _), keys = q.shape, k.shape[2]
     folded, k = _fold_heads(q, k.shape[1]), k.flatten(0, 1)  # (B G, H / G n, D), (B G, m, D)

@@ -42,7 +42,7 @@ COUNT = 12  # number of tensors that `TiledAttention.problem` takes; further ten
 
 @dataclass(frozen=True, eq=False)
 class TiledAttention(AttentionFunction):
-    """Tiled attention as a function of tensors; it holds what is not a tensor in a `Problem`.
+    """Tiled attention as a function of tensors; its attributes are the rest of a `Problem`.
 
     Attributes:
         mask, position, scale, shape, keep: as in `Problem`.

@@ -27,7 +27,7 @@ from headwise.positions.relative_terms import RelativeTerms, skew
 SIDE = 128  # number of rows of a block of queries
 
 ROWS = 1 << 19
-"""Numbers of q's gradient that one kernel call computes; it computes several times as many of k."""
+"""Numbers of q's gradient per kernel call; k and v have several times as many numbers."""
 
 
 def backward(

@@ -1,8 +1,8 @@
 """The engine as operators that `torch.compile` and `torch.export` keep as one node.
 
-Besides q, k and v, the operators take the integers and tensors of `encoding.encode`: those of a
-mask, and if needed those of a position, the unrotated queries and the dropout mask, or None for
-each. The relative terms of a position are computed inside.
+Besides q, k and v, the operators take the output of `encoding.encode` for a mask and, if needed, a
+position, the unrotated queries and the dropout mask, any of which may be None. The relative terms
+of a position are computed inside.
 """
 
 from collections.abc import Iterator, Sequence

@@ -42,7 +42,7 @@ def tiles(mask: Mask, shape: AttentionShape, side: int, layer: int) -> list[Part
 
     Neighbouring queries that attend to the same range of keys form one rectangle. If the range
     moves along with the queries, they form overlapping views. The remaining stripes are gathered,
-    together with those that have about as many keys.
+    together with stripes that have about as many keys.
     """
     groups: list[list[Stripe]] = []
     gathered: dict[Run, list[Stripe]] = defaultdict(list)
