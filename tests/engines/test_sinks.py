@@ -274,7 +274,7 @@ def test_flex_and_sdpa_with_dropout_refuse_and_auto_finds_another():
 @pytest.mark.parametrize(
     ("sinks", "error", "message"),
     [
-        ([0.0], BadType, r"sinks: expected a floating point tensor \(H,\) or None, got list; tor"),
+        ([0.0], BadType, r"sinks: expected a floating point tensor \(H,\) or None, got list; use"),
         (torch.zeros(HEADS).long(), BadType, "sinks: expected .*, got torch.int64"),
         (
             torch.zeros(1),
