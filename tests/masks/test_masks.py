@@ -261,7 +261,7 @@ def test_each_head_has_its_own_mask():
 def test_drawing():
     assert hw.window(1, 0).draw(3) == "■ · ·\n■ ■ ·\n· ■ ■"
     assert hw.causal().draw(2, 3) == "■ ■ ·\n■ ■ ■"
-    with pytest.raises(BadValue, match=r"holds 5 queries and 7 keys; use draw\(5, 7\)"):
+    with pytest.raises(BadValue, match=r"has 5 queries and 7 keys; use draw\(5, 7\)"):
         hw.from_tensor(torch.ones(5, 7).bool()).draw(3)
 
 
