@@ -344,7 +344,7 @@ def test_drawing():
         (
             lambda: hw.from_tensor(torch.ones(5, 7).bool()).rule(*shape_of(5, 7).indices()),
             BadValue,
-            "has to be resolved",
+            "must be resolved",
         ),
     ],
 )
