@@ -66,8 +66,12 @@ def every_mask(queries: int = QUERIES, keys: int = KEYS, batch: int = BATCH) -> 
         hw.window(1, 1) | hw.global_tokens([0, 4]),
         hw.global_tokens(torch.rand(batch, keys) > 0.7, symmetric=False),
         hw.block_sparse(torch.rand(HEADS, 2, 3) > 0.5, 3),
-        hw.window(1, 0) | hw.random_blocks(2, 1, seed=5),
+        hw.window(1, 0) | hw.random_blocks(2, 1, seed=5, heads=HEADS),
         hw.per_head([hw.causal(), hw.full(), *(hw.window(n, 0) for n in range(HEADS - 2))]),
+        hw.chunked(4) & hw.causal(),
+        hw.window2d(1, 0, width=3),
+        hw.tree([-1, 0, 0, 2]),
+        hw.documents(torch.randint(0, 3, (batch, queries)), [2, keys - 2]),
     ]
 
 
@@ -86,6 +90,8 @@ def every_position(
         hw.T5Bias(heads, num_buckets=8, max_distance=5),
         hw.T5Bias(heads, num_buckets=6, max_distance=7, bidirectional=False),
         hw.TransformerXL(heads, dim, embed_dim=5),
+        hw.Rotary(dim, pairs="halves", rotary_dim=dim - dim % 2) + hw.ALiBi(heads),
+        hw.Shaw(2, dim, value_dim=value_dim) + hw.TransformerXL(heads, dim, embed_dim=5),
     ]
 
 

@@ -23,7 +23,7 @@ ROOMS = (
     ("lang",),
     ("errors",),
     ("shapes",),
-    ("masks", "positions"),
+    ("masks", "positions", "score_functions"),
     ("call",),
     ("reference", "engines"),
     ("attention",),
@@ -320,11 +320,11 @@ def test_the_environment_changes_no_number():
 
 CATALOGUES = (
     ("masks/patterns", "headwise.masks:MASKS", set[str]()),
-    ("positions", "headwise.positions:POSITIONS", {"relative_terms"}),
+    ("positions", "headwise.positions:POSITIONS", {"relative_terms", "frequencies"}),
     (
         "engines",
         "headwise.engines:ENGINES",
-        {"autograd_transforms", "dropout", "kernel", "statistics"},
+        {"autograd_transforms", "dropout", "kernel", "nonfinite", "statistics"},
     ),
     (
         "cli",

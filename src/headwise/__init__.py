@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from headwise.masks import Mask as Mask
     from headwise.masks import block_sparse as block_sparse
     from headwise.masks import causal as causal
+    from headwise.masks import chunked as chunked
     from headwise.masks import dilated as dilated
     from headwise.masks import documents as documents
     from headwise.masks import every as every
     from headwise.masks import fixed as fixed
+    from headwise.masks import from_mask_mod as from_mask_mod
     from headwise.masks import from_tensor as from_tensor
     from headwise.masks import full as full
     from headwise.masks import global_tokens as global_tokens
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from headwise.masks import prefix as prefix
     from headwise.masks import random_blocks as random_blocks
     from headwise.masks import strided as strided
+    from headwise.masks import tree as tree
     from headwise.masks import window as window
+    from headwise.masks import window2d as window2d
     from headwise.nn import MultiheadAttention as MultiheadAttention
     from headwise.nn import SegmentMemory as SegmentMemory
     from headwise.nn import convert as convert
@@ -60,8 +64,8 @@ _NAMES = {
     "headwise.heads.ablation": "ablate prune",
     "headwise.heads.capture": "capture",
     "headwise.masks": (
-        "Mask block_sparse causal dilated documents every fixed from_tensor "
-        "full global_tokens lsh padding per_head prefix random_blocks strided window"
+        "Mask block_sparse causal chunked dilated documents every fixed from_mask_mod from_tensor "
+        "full global_tokens lsh padding per_head prefix random_blocks strided tree window window2d"
     ),
     "headwise.nn": "MultiheadAttention SegmentMemory convert",
     "headwise.planning": "Plan plan",
@@ -97,11 +101,13 @@ __all__ = [
     "block_sparse",
     "capture",
     "causal",
+    "chunked",
     "convert",
     "dilated",
     "documents",
     "every",
     "fixed",
+    "from_mask_mod",
     "from_tensor",
     "full",
     "global_tokens",
@@ -113,7 +119,9 @@ __all__ = [
     "prune",
     "random_blocks",
     "strided",
+    "tree",
     "window",
+    "window2d",
 ]
 
 

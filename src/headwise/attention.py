@@ -1,16 +1,19 @@
 """`attend`: attention by the first engine in order of preference that can run it."""
 
+import sys
 from collections.abc import Collection
 from typing import overload
 
 from torch import Tensor
+from torch.nn import functional
 
 from headwise.call import Call, Result
 from headwise.engines import ENGINES, Engine, best, nonfinite
-from headwise.errors import EngineRefused, one_of
+from headwise.errors import BadValue, EngineRefused, one_of
 from headwise.lang import Text, joined
 from headwise.masks import Mask
 from headwise.positions import Position
+from headwise.score_functions import ScoreMod
 from headwise.shapes import Keys, Queries, Values
 
 AUTO = "auto"
@@ -28,6 +31,8 @@ def attend(
     dropout: float = 0.0,
     offset: int | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
+    score_mod: ScoreMod | None = None,
     need: None = None,
     engine: str = AUTO,
 ) -> Tensor: ...
@@ -43,6 +48,8 @@ def attend(
     dropout: float = 0.0,
     offset: int | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
+    score_mod: ScoreMod | None = None,
     need: Collection[str],
     engine: str = AUTO,
 ) -> Result: ...
@@ -57,10 +64,12 @@ def attend(
     dropout: float = 0.0,
     offset: int | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
+    score_mod: ScoreMod | None = None,
     need: Collection[str] | None = None,
     engine: str = AUTO,
 ) -> Tensor | Result:
-    """Compute softmax(q kᵀ · scale + bias) v over the keys that the mask allows, for each head.
+    """Compute softmax(f(q kᵀ · scale) + bias) v over the keys that the mask allows, for each head.
 
     Args:
         q: queries (B, H, Lq, D).
@@ -78,6 +87,12 @@ def attend(
         sinks: one extra logit per head (H,) in every softmax, which belongs to no key. So a head
             can attend to nothing: its weights sum to less than 1. A logit of 0 is Miller's "softmax
             off by one"; -inf disables the sink.
+        softcap: c in c · tanh(scores / c), applied to the scaled scores before any bias; None
+            means no cap.
+        score_mod: a function ``(score, b, h, q_idx, kv_idx) -> score`` of the scaled and capped
+            scores, as in `torch.nn.attention.flex_attention`, with ``q_idx`` counted from 0. Its
+            arguments are tensors that broadcast; the scores are float32 at least. To mask a pair,
+            use ``mask``; see `headwise.from_mask_mod`.
         need: further results to return: "weights", "logsumexp", and the statistics of the weights
             "entropy", "received", "distance" and "largest"; see `Result`. None returns the output
             alone.
@@ -91,7 +106,8 @@ def attend(
         EngineRefused: the named engine cannot run this call; the message lists every reason.
 
     Source: Vaswani et al. 2017, equation 1; its Q, K, V are q, k, v of one head here. Sinks: Xiao
-        et al. 2023 (StreamingLLM), and the model card of gpt-oss (OpenAI 2025).
+        et al. 2023 (StreamingLLM), and the model card of gpt-oss (OpenAI 2025). Soft cap: Gemma 2
+        (Riviere et al. 2024), section 2.
 
     Example:
         >>> import torch, headwise as hw
@@ -99,6 +115,7 @@ def attend(
         >>> hw.attend(q, k, v)  # equal scores: the mean of the values
         tensor([[[[1., 1., 1.]]]])
     """
+    refuse_context_parallel()
     call = Call.of(
         q,
         k,
@@ -109,6 +126,8 @@ def attend(
         dropout=dropout,
         offset=offset,
         sinks=sinks,
+        softcap=softcap,
+        score_mod=score_mod,
         need=() if need is None else need,
     )
     result = nonfinite.run(choose(call, engine), call)
@@ -130,6 +149,25 @@ def choose(call: Call, engine: str) -> Engine:
             auto=AUTO,
         )
     return chosen
+
+
+_CONTEXT_PARALLEL = tuple(
+    f"torch.distributed.tensor.experimental.{module}"
+    for module in ("_context_parallel._attention", "_attention")
+)
+"""Where versions of torch keep the functions that `context_parallel` has replaced."""
+
+
+def refuse_context_parallel() -> None:
+    """Refuse a call inside `context_parallel`, where q, k and v are a part of the sequence."""
+    for name in _CONTEXT_PARALLEL:
+        replaced = getattr(sys.modules.get(name), "_replaced_functions", None)
+        if replaced and functional.scaled_dot_product_attention in replaced:
+            raise BadValue(
+                "attend: inside context_parallel q, k and v are one part of the sequence, and only "
+                "torch's own attention reaches the others; leave the context, or use "
+                "F.scaled_dot_product_attention there"
+            )
 
 
 def check_engine(engine: str) -> None:

@@ -16,6 +16,14 @@ from headwise.masks import Mask, from_tensor, full
 from headwise.masks.arguments import Content
 from headwise.masks.mask import add
 from headwise.positions import NoPosition, Position, Stage
+from headwise.score_functions import (
+    ScoreFunction,
+    ScoreMod,
+    checked_score_mod,
+    checked_softcap,
+    reads_learned,
+    score_function,
+)
 from headwise.shapes import (
     LARGEST,
     Allowed,
@@ -81,6 +89,8 @@ class Call:
     shape: AttentionShape
     need: frozenset[str]
     sinks: Sinks | None = None
+    softcap: float | None = None
+    score_mod: ScoreMod | None = None
 
     @classmethod
     def of(
@@ -96,6 +106,8 @@ class Call:
         offset: int | None = None,
         need: Collection[str] = (),
         sinks: Tensor | None = None,
+        softcap: float | None = None,
+        score_mod: ScoreMod | None = None,
     ) -> "Call":
         """Validate the arguments, which are those of `headwise.attend`, and return the call."""
         _check_tensors(q, k, v)
@@ -106,7 +118,8 @@ class Call:
             resolved = resolved.bind(Content(*place.content(q, k, shape), shape))
         need, sinks = _need(need), _sinks(sinks, q)
         factor, probability = _scale(scale, q.shape[3]), checked_dropout(dropout)
-        return cls(q, k, v, resolved, place, factor, probability, shape, need, sinks)
+        functions = checked_softcap(softcap), checked_score_mod(score_mod)
+        return cls(q, k, v, resolved, place, factor, probability, shape, need, sinks, *functions)
 
     @property
     def group(self) -> int:
@@ -144,6 +157,16 @@ class Call:
         """Whether a bias is added to the scaled scores."""
         return self.mask.biased or Stage.SCORES in self.position.stages
 
+    @property
+    def score_function(self) -> ScoreFunction | None:
+        """The function of the scaled scores, before the bias: soft cap and ``score_mod``."""
+        return score_function(self.softcap, self.score_mod, self.shape.offset)
+
+    def score_mod_requires_grad(self) -> bool:
+        """Whether ``score_mod`` reads a tensor that requires a gradient."""
+        function = self.score_function
+        return function is not None and not self.empty and reads_learned(function, self.shape)
+
     def bias(self, q: Tensor | None = None) -> Tensor | None:
         """Return the bias on the scaled scores, float32 at least, or None, for ``q`` or call.q."""
         fixed = self.mask.bias(*self.shape.indices())
@@ -155,10 +178,10 @@ class Call:
     def bias_requires_grad(self) -> bool:
         if not self.biased or not torch.is_grad_enabled() or 0 in self.q.shape[:3]:
             return False
-        zero = torch.zeros((), dtype=torch.long, device=self.q.device)
+        zero = torch.zeros(1, dtype=torch.long, device=self.q.device)  # fake ones need an axis
         first = zero + self.shape.offset
         fixed = self.mask.bias(zero, zero, first, zero) if self.shape.keys else None
-        moving = self.position.bias(self.q[:, :, :1], first[None], first[None], self.scale)
+        moving = self.position.bias(self.q[:, :, :1], first, first, self.scale)
         return any(bias is not None and bias.requires_grad for bias in (fixed, moving))
 
 
@@ -213,7 +236,15 @@ def _check_sizes(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise BadValue("q, k: H must be a multiple of G and D at least 1, got {got}", got=got)
 
 
-def _offset(offset: Any) -> int:
+def is_tracing() -> bool:
+    """Whether `torch.jit.trace` or the legacy ONNX exporter records the operations."""
+    return not torch.compiler.is_compiling() and torch._C._get_tracing_state() is not None
+
+
+def _offset(offset: Any) -> Any:
+    if isinstance(offset, Tensor) and is_tracing():  # a difference of sizes
+        traced: Any = offset
+        return traced
     if isinstance(offset, bool) or not isinstance(offset, Integral | torch.SymInt):
         raise BadType("offset: expected an integer or None, got {offset!r}", offset=offset)
     number: Any = offset if isinstance(offset, torch.SymInt) else int(offset)

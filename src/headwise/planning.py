@@ -18,6 +18,7 @@ from headwise.lang import Lang, Text, joined, same
 from headwise.masks import Mask, Tile
 from headwise.masks.tiles import Tiles
 from headwise.positions import Position, Stage
+from headwise.score_functions import ScoreMod
 from headwise.shapes import AttentionShape, Index
 
 PIECE = 64  # queries and keys of the piece on which memory is measured
@@ -99,6 +100,7 @@ class Plan:
         flops: floating point operations of the forward pass with this engine, without the tiles
             that it skips.
         bytes: bytes of q, k, v and the output, plus the peak of scores and masks in this engine.
+        untold: why the kinds of the mask's tiles are unknown, so that none is skipped; or None.
     """
 
     engine: str
@@ -107,6 +109,7 @@ class Plan:
     share: float
     flops: int
     bytes: int
+    untold: Text | None = None
 
     def rows(self) -> list[tuple[Text, Text]]:
         refused = [
@@ -118,6 +121,7 @@ class Plan:
             (Text("engine"), same(self.engine)),
             *refused,
             (Text("tiles"), tiles),
+            *([] if self.untold is None else [(Text("mask"), self.untold)]),
             (Text("pairs in nonempty tiles"), same(f"{self.share:.1%}")),
             (Text("FLOPs"), same(f"{self.flops:,}")),
             (Text("memory in bytes"), same(f"{self.bytes:,}")),
@@ -141,6 +145,8 @@ def plan(
     dropout: float = 0.0,
     offset: int | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
+    score_mod: ScoreMod | None = None,
     need: Collection[str] | None = None,
     engine: str = AUTO,
 ) -> Plan:
@@ -165,6 +171,8 @@ def plan(
         dropout=dropout,
         offset=offset,
         sinks=sinks,
+        softcap=softcap,
+        score_mod=score_mod,
         need=need or (),
     )
     shape, tiles = call.shape, Tiles.of(call.mask, call.shape)
@@ -184,6 +192,7 @@ def plan(
         share=seen / pairs if pairs else 0.0,
         flops=2 * shape.batch * shape.heads * computed * (q.shape[3] + v.shape[3]),
         bytes=elements * q.element_size() + _score_bytes(call, chosen),
+        untold=call.mask.untold_tiles(),
     )
 
 

@@ -27,7 +27,7 @@ class Steps:
     allowed: Allowed  # True where a query may attend
     dots: Tensor  # q · k, both rotated by a rotary position
     scaled: Tensor  # dots times the scale
-    scores: Tensor  # scaled plus the bias, -inf if not allowed
+    scores: Tensor  # scaled, capped or modified, plus the bias; -inf if not allowed
     weights: Tensor  # softmax over keys and sink, without the sink; fully masked rows are 0
     logsumexp: Tensor  # (B, H, Lq), over keys and sink, -inf if there is neither
     output: Tensor  # (B, H, Lq, Dv), weights times v, plus the position's term
@@ -54,8 +54,8 @@ def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
     turned, against = call.position.content(q, k, call.shape)
     dots = turned @ against.transpose(-2, -1)  # (B, H, Lq, Lk)
     scaled = dots.to(softmax_dtype(dtype)) * call.scale
-    bias = _bias(call, q)
-    biased = scaled if bias is None else scaled + bias.to(scaled.dtype)
+    bias, modified = _bias(call, q), _modified(call, scaled)
+    biased = modified if bias is None else modified + bias.to(scaled.dtype)
     if call.sinks is None:
         weights, logsumexp = _softmax(biased, allowed)
     else:
@@ -75,6 +75,16 @@ def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
         logsumexp=logsumexp,
         output=mixed if added is None else mixed + added,
     )
+
+
+def _modified(call: Call, scaled: Tensor) -> Tensor:
+    """The scaled scores after the soft cap c · tanh(s / c) and the caller's ``score_mod``."""
+    if call.softcap is not None:
+        scaled = call.softcap * torch.tanh(scaled / call.softcap)
+    if call.score_mod is None:
+        return scaled
+    b, h, query, key = call.shape.indices()
+    return call.score_mod(scaled, b, h, query - call.shape.offset, key).to(scaled.dtype)
 
 
 def _bias(call: Call, q: Tensor) -> Tensor | None:

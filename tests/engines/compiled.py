@@ -45,6 +45,7 @@ POSITIONS: Mapping[str, Callable[[], hw.Position]] = {
     "Shaw with values": lambda: hw.Shaw(2, DIM, value_dim=VALUE_DIM),
     "T5Bias": lambda: hw.T5Bias(HEADS, num_buckets=8, max_distance=31),
     "TransformerXL": lambda: hw.TransformerXL(HEADS, DIM, embed_dim=5),
+    "ALiBi + T5Bias": lambda: hw.ALiBi(HEADS) + hw.T5Bias(HEADS, num_buckets=8, max_distance=31),
 }
 
 

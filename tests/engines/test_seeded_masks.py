@@ -87,7 +87,7 @@ def test_opcheck_finds_nothing(real):
     q, k, _ = (each[0] for each in rows())
     found = torch.library.opcheck(hashed, (q, k[:, :1], real, 0, 2, 4, [], 1))
     assert set(found.values()) == {"SUCCESS"}
-    drawn = torch.library.opcheck(drawn_layout, (5, 3, 2, 1))
+    drawn = torch.library.opcheck(drawn_layout, (5, 3, 2, 1, 2))
     assert set(drawn.values()) == {"SUCCESS"}
 
 

@@ -294,3 +294,13 @@ def test_numpys_integers_are_integers(
 def test_a_tokenizers_integers_are_told_to_become_booleans() -> None:
     with pytest.raises(hw.HeadwiseError, match=r"1 on real keys.*\.bool\(\)"):
         hw.padding(torch.tensor([[1, 1, 0], [1, 0, 0]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("engine", ["eager", "rows", "tiled", "sdpa"])
+def test_a_scale_of_zero_gives_the_mean_of_the_values(engine, dtype):
+    for length in (5, 40, 70):
+        q, k, v = (torch.randn(2, 4, length, 8, dtype=dtype) for _ in range(3))
+        call = Call.of(q, k, v, scale=0.0)
+        output = hw.attend(q, k, v, scale=0.0, engine=engine)
+        accept(output, reference(call, dtype).output, reference(call).output)

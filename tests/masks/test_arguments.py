@@ -19,8 +19,9 @@ FITTING = {
     "appended": {"mask": hw.causal(), "count": 1},
     "block_sparse": {"layout": torch.ones(2, 2).bool(), "block": 2},
     "causal": {},
+    "chunked": {"size": 2},
     "dilated": {"left": 1, "right": 1, "step": 2},
-    "documents": {"parts": [2, 3]},
+    "documents": {"parts": [2, 3], "key_parts": [1, 4]},
     "every": {"step": 2},
     "fixed": {"block": 3, "summary": 1},
     "from_tensor": {"tensor": torch.ones(2, 2).bool(), "layout": "q k"},
@@ -30,9 +31,11 @@ FITTING = {
     "padding": {"real": [2]},
     "per_head": {"masks": [hw.causal()]},
     "prefix": {"lengths": 2},
-    "random_blocks": {"block": 2, "count": 1, "seed": 0},
+    "random_blocks": {"block": 2, "count": 1, "seed": 0, "heads": 1},
     "strided": {"stride": 2},
+    "tree": {"parents": [-1, 0]},
     "window": {"left": 1, "right": 1},
+    "window2d": {"vertical": 1, "horizontal": 1, "width": 3},
 }
 """Arguments that each mask takes, one at a time put in another's place below."""
 
@@ -41,7 +44,7 @@ ARGUMENTS = [
     for mask in MASKS
     for argument in inspect.signature(mask).parameters
 ]
-LISTED = {"parts": int, "chosen": int, "real": int, "lengths": int, "buckets": int}
+LISTED = {"parts", "key_parts", "parents", "chosen", "real", "lengths", "buckets"}
 JUNK = (None, 2.5, "no", b"no", object(), {2.5}, hw.causal(), {"a": 1}, [None], [[1, 2]], [2.5])
 SPARSE = torch.eye(2).bool().to_sparse()
 

@@ -64,8 +64,9 @@ def test_every_mask_there_is_can_be_read():
         "appended": "appended(causal(), 1)",
         "block_sparse": "block_sparse([[True, False], [True, True]], 2)",
         "causal": "causal()",
+        "chunked": "chunked(size=4)",
         "dilated": "dilated(1, 1, step=2)",
-        "documents": "documents([2, 3])",
+        "documents": "documents([2, 3], [4, 1])",
         "every": "every(step=3)",
         "fixed": "fixed(3, 1)",
         "from_tensor": "from_tensor([[True, False], [True, True]], layout='q k')",
@@ -77,7 +78,9 @@ def test_every_mask_there_is_can_be_read():
         "prefix": "prefix(2)",
         "random_blocks": "random_blocks(2, 1, seed=5)",
         "strided": "strided(3)",
+        "tree": "tree([-1, 0, 0])",
         "window": "window(2, right=1)",
+        "window2d": "window2d(1, 0, width=3)",
     }
     assert list(texts) == [mask.__name__ for mask in MASKS]
     assert all(isinstance(parse(text), Mask) for text in texts.values())
@@ -121,7 +124,7 @@ def test_operators_bind_as_in_python(text, mask):
         ("causal", r"expected causal\(\), with parentheses, got 'causal' at character 1;"),
         ("full() | dilated", r"dilated\(left, right, step=…\), with parentheses, .* character 10"),
         ("casual()", "expected one of the masks: causal, got 'casual' at character 1; `headwise"),
-        ("因果()", "one of the masks: appended, .* window, got '因果' at character 1"),
+        ("因果()", "one of the masks: appended, .* window2d, got '因果' at character 1"),
         ("hw.causal()", r"expected causal\(\) without prefix, got 'hw.causal\(\)' at character 1"),
         ("causal() and full()", r"combined with & \| ~, got 'causal\(\) and full\(\)' at charac"),
         ("not causal()", r"combined with & \| ~, got 'not causal\(\)'"),

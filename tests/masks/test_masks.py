@@ -1,5 +1,7 @@
 """What every mask keeps: its picture, its algebra, and the truth of its tiles."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -352,3 +354,13 @@ def test_bad_input_is_named_with_the_way_out(make, error, message):
     with pytest.raises(error, match=message) as caught:
         make()
     assert caught.value.text.zh != caught.value.text.en
+
+
+def test_random_blocks_may_differ_by_head():
+    shape = AttentionShape(1, 4, 64, 64, 0, torch.device("cpu"))
+    shared, own = (hw.random_blocks(8, 2, seed=3, heads=n).dense(shape) for n in (1, 4))
+    assert torch.equal(own[:, 0], shared[:, 0])
+    assert len({tuple(head.flatten().tolist()) for head in own[0]}) == 4
+    assert bool((own.sum(-1) == 16).all())
+    with pytest.raises(BadValue, match="4 heads, but the call has 6"):
+        hw.random_blocks(8, 2, seed=3, heads=4).dense(replace(shape, heads=6))

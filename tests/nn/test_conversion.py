@@ -1,6 +1,7 @@
 """A model converted answers as before; what cannot be converted stays, with the reason."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 import headwise as hw
 from headwise.errors import BadType, BadValue
+from headwise.nn import conversion
 from headwise.nn.conversion import convert
 from headwise.verify.oracle.tolerance import accept
 
@@ -216,3 +218,169 @@ def test_bad_arguments_are_named() -> None:
         convert(nn.Linear(2, 3), to="jax")
     with pytest.raises(BadType, match="mask: expected a headwise mask"):
         convert(nn.MultiheadAttention(E, H), mask=torch.ones(3, 3))  # type: ignore[arg-type]
+
+
+def layer(**options: object) -> nn.TransformerEncoderLayer:
+    return nn.TransformerEncoderLayer(E, H, 8, batch_first=True, **options)  # type: ignore[arg-type]
+
+
+def patched(attention: nn.MultiheadAttention) -> None:
+    forward = attention.forward
+    attention.forward = lambda *given, **more: forward(*given, **more)  # type: ignore[method-assign]
+
+
+def weight_norm(attention: nn.MultiheadAttention) -> None:
+    torch.nn.utils.parametrizations.weight_norm(attention.out_proj)
+
+
+def old_weight_norm(attention: nn.MultiheadAttention) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.nn.utils.weight_norm(attention.out_proj)
+
+
+def in_proj_norm(attention: nn.MultiheadAttention) -> None:
+    torch.nn.utils.parametrizations.weight_norm(attention, "in_proj_weight")
+
+
+def another_out_proj(attention: nn.MultiheadAttention) -> None:
+    attention.out_proj = nn.Sequential(attention.out_proj)  # type: ignore[assignment]
+
+
+TREATED = {
+    "weight_norm on out_proj": (weight_norm, "Linear, no plain linear layer"),
+    "the old weight_norm": (old_weight_norm, "it has hooks"),
+    "weight_norm on in_proj": (in_proj_norm, "is a subclass"),
+    "another out_proj": (another_out_proj, "out_proj is a torch.nn"),
+    "patched forward": (patched, "its forward was replaced"),
+    "patched out_proj": (lambda m: patched(m.out_proj), "its forward was replaced"),
+    "qconfig": (lambda m: setattr(m, "qconfig", object()), "prepared for quantisation"),
+    "a buffer": (lambda m: m.register_buffer("scale", torch.ones(1)), "it has a scale of its own"),
+    "a submodule": (lambda m: m.add_module("extra", nn.Linear(2, 2)), "it has a extra of its own"),
+    "an attribute": (lambda m: setattr(m, "mask", 3), "its attribute mask has another meaning"),
+    "forward hook": (lambda m: m.register_forward_hook(lambda *_: None), "it has hooks"),
+    "state hook": (lambda m: m.register_state_dict_post_hook(lambda *_: None), "it has hooks"),
+    "tensor hook": (lambda m: m.in_proj_weight.register_hook(lambda g: g), "a parameter has hooks"),
+    "gradient hook": (
+        lambda m: m.in_proj_bias.register_post_accumulate_grad_hook(lambda _: None),
+        "a parameter has hooks",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TREATED)
+def test_what_cannot_be_carried_over_is_left_and_named(name: str) -> None:
+    """Beside an attention that is converted, which shows that the rest goes on."""
+    treat, why = TREATED[name]
+    model = nn.Sequential(layer(), layer()).eval()
+    attention = model[0].self_attn
+    treat(attention)
+    kept = model[0].self_attn
+    done = convert(model)
+    assert model[0].self_attn is kept
+    assert done.changed == ("1.self_attn",)
+    ((place, reason),) = done.left
+    assert place == "0.self_attn"
+    assert why in reason.en
+    assert reason.zh != reason.en
+
+
+def test_lora_of_peft_is_left_and_named() -> None:
+    peft = pytest.importorskip("peft")
+    model = nn.Sequential(layer(), layer()).eval()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["0.self_attn"], r=2))
+    x = torch.randn(B, L, E)
+    before = adapted(x)
+    done = convert(adapted)
+    assert [name.rpartition("model.")[2] for name in done.changed] == ["1.self_attn"]
+    ((place, reason),) = done.left
+    assert place.endswith("0.self_attn.base_layer")
+    assert "peft" in reason.en
+    accept(adapted(x), before, before.double())
+
+
+@pytest.mark.parametrize("to", ["headwise", "torch"])
+def test_attributes_and_dtypes_of_its_own_are_carried_over(to: str) -> None:
+    model = layer().eval()
+    if to == "torch":
+        convert(model)
+    model.self_attn.block_number, model.self_attn.tags = 3, ["first"]
+    model.self_attn.out_proj.to(torch.bfloat16)
+    with torch.no_grad():
+        model.self_attn.out_proj.weight.fill_(1.5)
+    assert convert(model, to=to).changed == ("self_attn",)
+    attention = model.self_attn
+    assert type(attention) is (nn.MultiheadAttention if to == "torch" else hw.MultiheadAttention)
+    assert (attention.block_number, attention.tags) == (3, ["first"])
+    assert attention.out_proj.weight.dtype == torch.bfloat16
+    assert attention.out_proj.weight.eq(1.5).all()
+    others = [p for n, p in attention.named_parameters() if "out_proj" not in n]
+    assert {p.dtype for p in others} == {torch.float32}
+    storages = [p.untyped_storage().data_ptr() for p in attention.parameters()]
+    assert len(set(storages)) == len(storages)
+
+
+def test_projections_of_several_dtypes_are_left() -> None:
+    ours = hw.MultiheadAttention(E, H)
+    ours.k_proj.to(torch.bfloat16)
+    ((_, reason),) = convert(ours, to="torch").left
+    assert "their dtypes or devices differ" in reason.en
+
+
+def test_a_second_conversion_sets_the_new_mask_and_engine() -> None:
+    model = nn.Sequential(layer(), layer()).eval()
+    convert(model, mask=hw.window(1, 1))
+    parameters = list(model.parameters())
+    done = convert(model, mask=hw.causal(), engine="eager")
+    assert done.changed == ("0.self_attn", "1.self_attn")
+    assert not done.left
+    assert model[0].self_attn.mask == hw.causal()
+    assert model[1].self_attn.engine == "eager"
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+    again = copy.deepcopy(model)
+    convert(again)
+    assert again[0].self_attn.mask is None
+    assert convert(again, to="torch").changed == ("0.self_attn", "1.self_attn")
+
+
+def test_a_module_that_a_person_made_keeps_its_mask() -> None:
+    model = layer()
+    model.self_attn = hw.MultiheadAttention(E, H, batch_first=True, mask=hw.causal())
+    done = convert(model, mask=hw.window(1, 0))
+    assert model.self_attn.mask == hw.causal()
+    assert not done.changed
+    assert "headwise's already" in done.left[0][1].en
+    assert convert(model).left == ()
+
+
+def test_an_error_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a model would be the worst of results."""
+    model, calls = nn.Sequential(layer(), layer(), layer()), []
+
+    def failing(*given: object) -> object:
+        calls.append(given)
+        if len(calls) == 3:
+            raise RuntimeError("no memory")
+        return real(*given)
+
+    real = conversion._converted
+    monkeypatch.setattr(conversion, "_converted", failing)
+    with pytest.raises(RuntimeError, match="no memory"):
+        convert(model)
+    assert all(type(part.self_attn) is nn.MultiheadAttention for part in model)
+
+
+def test_no_name_is_both_changed_and_left() -> None:
+    """A transformers model that holds an attention of PyTorch's in its own layers."""
+    from tests.heads import tiny
+
+    model = tiny.llama()
+    model.extra_attention = nn.MultiheadAttention(E, H)
+    done = convert(model)
+    assert "extra_attention" in done.changed
+    names = [name for name, _ in done.left]
+    assert not set(done.changed) & set(names)
+    assert len(set(done.changed)) == len(done.changed)
+    back = convert(model, to="torch")
+    assert not set(back.changed) & {name for name, _ in back.left}
+    assert type(model.extra_attention) is nn.MultiheadAttention

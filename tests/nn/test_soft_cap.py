@@ -1,110 +1,111 @@
-"""Soft caps of transformers models: no scores of all pairs where no gradient is wanted."""
+"""Soft caps in the module, in transformers models and in what measures them."""
 
 import copy
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import headwise as hw
 from headwise.call import Call
 from headwise.errors import BadValue
-from headwise.masks import full
-from headwise.nn.huggingface.attention_function import Cap, SoftCap, capped
+from headwise.heads.capture.from_tensors import terms_of_call
+from headwise.nn import GrowingCache
 from headwise.reference import reference
 from headwise.verify.oracle.tolerance import accept
+from tests.examples import Largest
 from tests.heads import tiny
+from tests.nn.test_options import heads, module, projected
 
-B, H, G, D, L, S, CAP, SCALE = 2, 6, 3, 5, 7, 11, 2.0, 0.7
-
-
-class Largest(TorchDispatchMode):
-    """The largest number of elements that any operation gives."""
-
-    most = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        found = func(*args, **(kwargs or {}))
-        for each in found if isinstance(found, tuple | list) else (found,):
-            if isinstance(each, Tensor):
-                self.most = max(self.most, each.numel())
-        return found
+E, H, B, L, S = 12, 3, 2, 7, 11
 
 
-def by_hand(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    q, k, v = (x.to(dtype) for x in (q, k, v))
-    k, v = (x.repeat_interleave(H // G, 1) for x in (k, v))
-    scores = CAP * torch.tanh(q @ k.mT * SCALE / CAP)
-    return scores.masked_fill(~allowed, -torch.inf).softmax(-1) @ v
+def test_the_module_caps_its_scores_and_learns():
+    layer = module(softcap=0.3, mask=hw.causal(), sinks=True)
+    x, keys = torch.randn(B, L, E), torch.randn(B, S, E)
+    output, weights = layer(x, keys, keys, average_attn_weights=False)
+
+    def exact(dtype):
+        q, k, v = heads(layer, 1 * x, keys, dtype)
+        call = Call.of(q, k, v, mask=hw.causal(), sinks=layer.sinks, softcap=0.3)
+        steps = reference(call, dtype)
+        return projected(layer, steps.output), steps.weights
+
+    plain, oracle = exact(torch.float32), exact(torch.float64)
+    accept(output, plain[0], oracle[0])
+    accept(weights, plain[1], oracle[1])
+    parameters = list(layer.parameters())
+    own, near, right = (
+        torch.autograd.grad(y.square().sum(), parameters, allow_unused=True)
+        for y in (output, plain[0], oracle[0])
+    )
+    for a, b, c in zip(own, near, right, strict=True):
+        accept(a, b, c)
 
 
-def drawn(queries: int, keys: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    sizes = ((H, queries), (G, keys), (G, keys))
-    return [3 * torch.randn(B, heads, length, D).to(dtype) for heads, length in sizes]
+def test_token_by_token_is_the_whole():
+    layer = module(softcap=0.5, mask=hw.causal()).double()
+    x, cache = torch.randn(B, L, E).double(), GrowingCache()
+    with torch.no_grad():
+        whole = layer(x, x, x)[0]
+        steps = [layer(t, t, t, cache=cache)[0] for t in x.split(1, 1)]
+    accept(torch.cat(steps, 1), whole.float(), whole)
 
 
-@pytest.mark.parametrize("engine", ["auto", "eager", "sdpa", "tiled"])
-@pytest.mark.parametrize("offset", [None, 2])
-def test_every_engine_gives_capped_attention(engine: str, offset: int | None) -> None:
-    q, k, v = drawn(L, S)
-    first = S - L if offset is None else offset
-    allowed = torch.arange(S) <= torch.arange(L)[:, None] + first
-    zeros, mask, position = capped(q, k, hw.causal(), offset, Cap(CAP, SCALE))
-    assert isinstance(position, SoftCap)
-    found = hw.attend(zeros, k, v, mask=mask, position=position, offset=offset, engine=engine)
-    near, right = (by_hand(q, k, v, allowed, d) for d in (torch.float32, torch.float64))
-    accept(found, near, right)
+def test_it_is_shown_and_kept_from_torch():
+    layer = module(softcap=2.0)
+    assert "softcap=2.0" in repr(layer)
+    assert "softcap" not in repr(module())
+    (left,) = hw.convert(layer, to="torch").left
+    assert left[1].en == "PyTorch's module has no softcap"
+    assert copy.deepcopy(layer).softcap == 2.0
+    with pytest.raises(BadValue, match="softcap: expected a positive finite number"):
+        module(softcap=-1.0)
 
 
-def test_it_is_for_all_samples_at_once() -> None:
-    """What is measured goes by samples, and would meet the keys of another."""
-    q, k, v = drawn(L, S)
-    zeros, mask, position = capped(q, k, full(), None, Cap(CAP, SCALE))
-    with pytest.raises(BadValue, match=r"softcap: .*\(2, 6\), got \(1, 6\)"):
-        hw.attend(zeros, k, v, mask=mask, position=position, need=("entropy",), engine="rows")
+def test_a_capture_measures_capped_weights():
+    layer, x = module(softcap=0.2).eval(), torch.randn(B, L, E)
+    with torch.no_grad():
+        weights = layer(x, x, x, average_attn_weights=False)[1]
+        with hw.capture(layer, heads="all") as seen:
+            layer(x, x, x)
+    accept(seen.weights("L0H1"), weights[:, 1], weights[:, 1].double())
 
 
-def test_with_a_gradient_the_scores_are_written_out() -> None:
-    q, k, v = (x.requires_grad_() for x in drawn(L, S))
-    zeros, mask, position = capped(q, k, full(), None, Cap(CAP, SCALE))
-    assert position is None
-    found = torch.autograd.grad(hw.attend(zeros, k, v, mask=mask).square().sum(), (q, k, v))
-    grads = []
-    for dtype in (torch.float32, torch.float64):
-        leaves = [x.detach().to(dtype).requires_grad_() for x in (q, k, v)]
-        output = by_hand(*leaves, torch.ones(L, S, dtype=torch.bool), dtype)
-        grads.append(torch.autograd.grad(output.square().sum(), leaves))
-    for own, near, right in zip(found, *grads, strict=True):
-        accept(own, near, right)
+def test_terms_hold_the_cap():
+    q = torch.randn(1, 2, 3, 4)
+    assert terms_of_call(Call.of(q, q, q, softcap=1.5)).softcap == 1.5
 
 
-def test_the_reference_gives_it_too() -> None:
-    q, k, v = drawn(L, S, torch.float64)
-    zeros, mask, position = capped(q, k, full(), None, Cap(CAP, SCALE))
-    exact = by_hand(q, k, v, torch.ones(L, S, dtype=torch.bool), torch.float64)
-    accept(reference(Call.of(zeros, k, v, mask=mask, position=position)).output, exact, exact)
-
-
-def test_a_long_call_makes_no_square() -> None:
-    q, k, v = (x[:1, :3] for x in drawn(2048, 2048))
-    zeros, mask, position = capped(q, k, hw.causal(), None, Cap(CAP, SCALE))
-    with torch.no_grad(), Largest() as seen:
-        hw.attend(zeros, k, v, mask=mask, position=position)
-    assert seen.most < 2048 * 2048
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_transformers_model_is_capped_on_every_engine(grad):
+    model = tiny.gemma2()
+    exact, ids = copy.deepcopy(model).double(), torch.randint(3, 31, (2, 19))
+    usual, right = model(ids).last_hidden_state, exact(ids).last_hidden_state
+    for engine in ("auto", "tiled", "eager"):
+        assert hw.convert(model, engine=engine).changed
+        with torch.set_grad_enabled(grad):
+            found = model(ids).last_hidden_state
+        accept(found, usual, right)
+    right.square().sum().backward()
+    found = model(ids).last_hidden_state
+    found.square().sum().backward()
+    near = copy.deepcopy(model)
+    near.zero_grad()
+    hw.convert(near, to="torch")
+    near(ids).last_hidden_state.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        oracle = exact.get_parameter(name).grad
+        accept(parameter.grad, near.get_parameter(name).grad, oracle)
 
 
 @pytest.mark.slow
 def test_a_long_text_makes_no_square() -> None:
     model, length = tiny.gemma2(), 2400
-    exact, ids = copy.deepcopy(model).double(), torch.randint(3, 31, (1, 2400))
+    exact, ids = copy.deepcopy(model).double(), torch.randint(3, 31, (1, length))
     with torch.no_grad():
         usual, right = model(ids).last_hidden_state, exact(ids).last_hidden_state
         assert hw.convert(model).changed
         with Largest() as seen:
             found = model(ids).last_hidden_state
     accept(found, usual, right)
-    assert seen.most < length * length
+    assert seen.numbers < length * length

@@ -9,8 +9,7 @@ import torch
 
 import headwise as hw
 from headwise.errors import BadType, BadValue, HeadwiseError
-from headwise.positions import POSITIONS
-from headwise.positions.rotary import Frequencies
+from headwise.positions import POSITIONS, Frequencies
 from headwise.shapes import LARGEST
 from headwise.verify.oracle.tolerance import accept
 
@@ -22,6 +21,8 @@ FITTING = {
         "head_dim": 4,
         "pairs": "halves",
         "rotary_dim": 2,
+        "sections": [1],
+        "interleaved": False,
         "base": 100.0,
         "frequencies": None,
     },

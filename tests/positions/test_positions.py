@@ -1,5 +1,6 @@
 """Positions against the formulas of their papers."""
 
+import copy
 import math
 
 import pytest
@@ -363,3 +364,34 @@ def test_a_position_that_does_not_fit_is_refused(make, error, message):
 def test_bad_input_is_named(make, message):
     with pytest.raises(BadValue, match=message):
         make()
+
+
+def test_two_positions_together_are_the_sum_of_both():
+    q, k, v = (torch.randn(1, 4, 9, 8) for _ in range(3))
+    rotary, alibi = hw.Rotary(8, pairs="halves"), hw.ALiBi(4)
+
+    def both(*rows):
+        (turned, against), places = rotary.content(*rows[:2], None), torch.arange(9)
+        scores = turned @ against.mT / 8**0.5 + alibi.bias(rows[0], places, places, 1.0)
+        return scores.softmax(-1) @ rows[2]
+
+    output = hw.attend(q, k, v, position=rotary + alibi)
+    accept(output, both(q, k, v), both(q.double(), k.double(), v.double()))
+
+
+def test_two_positions_together_count_from_the_first_token_in_a_cache():
+    torch.manual_seed(0)
+    position = hw.Rotary(8, pairs="halves") + hw.Shaw(3, 8)
+    layer = hw.MultiheadAttention(32, 4, batch_first=True, position=position, mask=hw.causal())
+    x, cache = torch.randn(2, 7, 32), hw.nn.GrowingCache()
+    whole = layer(x, x, x)[0]
+    steps = [layer(row, row, row, cache=cache)[0] for row in x.split(1, 1)]
+    exact = copy.deepcopy(layer).double()(*[x.double()] * 3)[0]
+    accept(torch.cat(steps, 1), whole, exact)
+
+
+def test_positions_of_different_sizes_do_not_combine():
+    with pytest.raises(BadValue, match="first position was made for H=4, the second for H=2"):
+        hw.ALiBi(4) + hw.T5Bias(2)
+    with pytest.raises(BadValue, match="Sinusoidal is added before the projections"):
+        hw.ALiBi(4) + hw.Sinusoidal(8)

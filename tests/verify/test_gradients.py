@@ -15,6 +15,7 @@ from headwise.masks import (
     appended,
     block_sparse,
     causal,
+    chunked,
     dilated,
     documents,
     every,
@@ -28,7 +29,9 @@ from headwise.masks import (
     prefix,
     random_blocks,
     strided,
+    tree,
     window,
+    window2d,
 )
 from headwise.positions import (
     POSITIONS,
@@ -51,6 +54,7 @@ MASKED: dict[Callable[..., Mask], Mask] = {
     appended: appended(causal(), 1),
     block_sparse: block_sparse(torch.eye(3).bool(), 2),
     causal: causal(),
+    chunked: chunked(2),
     dilated: dilated(1, 1, step=2),
     documents: documents([3, 2]),
     every: every(2),
@@ -64,7 +68,9 @@ MASKED: dict[Callable[..., Mask], Mask] = {
     prefix: prefix(2),
     random_blocks: random_blocks(2, 1, seed=0),
     strided: strided(2),
+    tree: tree([-1, 0]),
     window: window(1, 0),
+    window2d: window2d(1, 0, width=2),
 }
 POSITIONED: dict[type[Position], Position] = {
     ALiBi: ALiBi(HEADS),

@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from headwise.call import Call, Result
+from headwise.call import Call, Result, is_tracing
 from headwise.engines import blockwise, eager, flex, lsh, sdpa, tiled
 from headwise.engines.autograd_transforms import batched_mask
 from headwise.lang import Text
@@ -52,10 +52,11 @@ def best(call: Call) -> Engine:
 def _suitable(engine: Engine, call: Call) -> bool:
     """Return whether to choose this engine over those after it in `ENGINES`.
 
-    An exported program must run for every length, so its engine must not depend on the length. If
+    An exported or traced program must run for every length, so its engine must not depend on it. If
     only the logsumexp is needed, SDPA's kernel returns it with the output at no cost.
     """
-    if torch.compiler.is_exporting() and engine not in (sdpa, eager):
+    recorded = torch.compiler.is_exporting() or is_tracing()
+    if recorded and engine not in (sdpa, eager):
         return False
     if engine is blockwise and call.need == {"logsumexp"} and can_run(sdpa, call):
         return False

@@ -43,7 +43,9 @@ def needs_grad(call: Call) -> bool:
     sinks = () if call.sinks is None else (call.sinks,)
     tensors = (call.q, call.k, call.v, *sinks, *call.position.parameters())
     learned = any(tensor.requires_grad for tensor in tensors)
-    return torch.is_grad_enabled() and (learned or call.bias_requires_grad())
+    if not torch.is_grad_enabled():
+        return False
+    return learned or call.bias_requires_grad() or call.score_mod_requires_grad()
 
 
 def _has_tangents(call: Call) -> bool:

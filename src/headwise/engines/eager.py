@@ -37,6 +37,8 @@ def run(call: Call) -> Result:
         q, k = q.float(), k.float()
     scores = per_head_matmul(q, k.transpose(-2, -1))  # (B, H, Lq, Lk)
     scores = scores.to(softmax_dtype(scores.dtype)) * call.scale
+    if call.score_function is not None:
+        scores = call.score_function(scores, *call.shape.indices())
     bias = call.bias()
     if bias is not None:
         scores = scores + bias.to(scores.dtype)

@@ -109,13 +109,15 @@ def _against_gpu(call: Call) -> Iterator[Text]:
 
 
 def _score_mod(call: Call) -> Callable[..., Tensor] | None:
-    """Return the kernel's score function, which adds the biases of the mask and the position."""
-    if not call.biased:
+    """Return the kernel's score function: soft cap, ``score_mod`` and biases."""
+    function = call.score_function
+    if not call.biased and function is None:
         return None
     mask, offset, last = call.mask, call.shape.offset, call.shape.queries - 1
     by_distance, biased = _by_distance(call), mask.biased
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        score = score if function is None else function(score, b, h, q + offset, k)
         added = mask.bias(b, h, q + offset, k) if biased else None
         score = score if added is None else score + added.to(score.dtype)
         return score if by_distance is None else score + by_distance[h, k - q + last]

@@ -5,7 +5,8 @@ added to the scores times ``scale``: (B or 1, H or 1, n, m) in the softmax dtype
 may not attend, or None. (The fused kernel is silently wrong for float64 queries under a float32
 mask.) The results are the output (B, H, n, Dv) and the logsumexp (B, H, n) of the masked scores. A
 fully masked row has output 0 and an undefined logsumexp, 0 from the fused kernel; the caller must
-know these rows. With ``triangle``, query i sees keys 0 to i only, and nothing is added.
+know these rows. With ``triangle``, query i sees keys 0 to i only, and nothing is added. A
+``function`` of the scaled scores (B, H, n, m) needs products.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from headwise.call import softmax_dtype
 
@@ -26,6 +28,9 @@ def _operator(name: str) -> Callable[..., Any] | None:
 
 _FORWARD = _operator("_scaled_dot_product_flash_attention_for_cpu")
 _BACKWARD = _operator("_scaled_dot_product_flash_attention_for_cpu_backward")
+
+Modify = Callable[[Tensor], Tensor] | None
+"""A differentiable function of the scaled scores (B, H, n, m), or None."""
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -65,11 +70,12 @@ def suits(q: Tensor, v: Tensor) -> bool:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, function: Modify = None
 ) -> tuple[Tensor, Tensor]:
     """Output and logsumexp, by the fused kernel where it `suits`."""
-    run = fused_forward if suits(q, v) else plain_forward
-    return run(q, k, v, added, scale)
+    if function is None and suits(q, v):
+        return fused_forward(q, k, v, added, scale)
+    return plain_forward(q, k, v, added, scale, function)
 
 
 def fused_forward(
@@ -82,11 +88,18 @@ def fused_forward(
 
 
 def backward(
-    given: BackwardInputs, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+    given: BackwardInputs,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    added: Tensor | None,
+    scale: float,
+    function: Modify = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v from these pairs."""
-    run = fused_backward if suits(q, v) else plain_backward
-    return run(given, q, k, v, added, scale)
+    if function is None and suits(q, v):
+        return fused_backward(given, q, k, v, added, scale)
+    return plain_backward(given, q, k, v, added, scale, function)
 
 
 def fused_backward(
@@ -107,10 +120,10 @@ def fused_backward(
 
 
 def plain_forward(
-    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, function: Modify = None
 ) -> tuple[Tensor, Tensor]:
     """`forward` by matrix products, in the softmax dtype."""
-    scores = plain_scores(q, k, added, scale)
+    scores = plain_scores(q, k, added, scale, function)
     peak = scores.amax(-1, keepdim=True)
     peak = torch.where(peak == -torch.inf, 0.0, peak)
     raised = (scores - peak).exp()
@@ -121,25 +134,56 @@ def plain_forward(
 
 
 def plain_backward(
-    given: BackwardInputs, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+    given: BackwardInputs,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    added: Tensor | None,
+    scale: float,
+    function: Modify = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute `backward` by matrix products, in the softmax dtype."""
     wide = softmax_dtype(q.dtype)
     grad, output = given.grad.to(wide), given.output.to(wide)
-    weights = (plain_scores(q, k, added, scale) - given.logsumexp[..., None]).exp()
+    scaled = plain_scores(q, k, None, scale)
+    modified, derivative = _with_derivative(function, scaled)
+    weights = (_added(modified, added) - given.logsumexp[..., None]).exp()
     from_values = grouped_matmul(grad, v.to(wide).mT)
-    scores = weights * (from_values - (grad * output).sum(-1, keepdim=True)) * scale
+    scores = derivative(weights * (from_values - (grad * output).sum(-1, keepdim=True))) * scale
     dq = grouped_matmul(scores, k.to(wide))
     dk = _summed_over_group(scores.mT @ q.to(wide), k.shape[1])
     dv = _summed_over_group(weights.mT @ grad, k.shape[1])
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
-def plain_scores(q: Tensor, k: Tensor, added: Tensor | None, scale: float) -> Tensor:
+def plain_scores(
+    q: Tensor, k: Tensor, added: Tensor | None, scale: float, function: Modify = None
+) -> Tensor:
     """The masked scores (B, H, n, m), in the softmax dtype."""
     wide = softmax_dtype(q.dtype)
     scores = grouped_matmul(q.to(wide), k.to(wide).mT) * scale
+    return _added(scores if function is None else function(scores), added)
+
+
+def _added(scores: Tensor, added: Tensor | None) -> Tensor:
     return scores if added is None else scores + added
+
+
+def _with_derivative(function: Modify, scaled: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """The modified scores, and from a gradient with respect to them that of the scaled ones."""
+    if function is None:
+        return scaled, lambda gradient: gradient
+    with torch.enable_grad():
+        leaf = scaled.detach().requires_grad_()
+        modified = function(leaf)
+
+    def derivative(gradient: Tensor) -> Tensor:
+        if not modified.requires_grad:  # it ignores the scores
+            return torch.zeros_like(gradient)
+        (result,) = torch.autograd.grad(modified, leaf, gradient, materialize_grads=True)
+        return result
+
+    return modified.detach(), derivative
 
 
 def masked_bias(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -214,3 +258,38 @@ def even(*tensors: Tensor) -> list[Tensor]:
 def widened(rows: Tensor, width: int) -> Tensor:
     """Pad the rows with zeros to a last size."""
     return rows if rows.shape[3] == width else F.pad(rows, (0, width - rows.shape[3]))
+
+
+def forward_flops(
+    q_shape: torch.Size,
+    k_shape: torch.Size,
+    v_shape: torch.Size,
+    *_: object,
+    attn_mask: object = None,  # noqa: ARG001 - the operator's own names
+    scale: object = None,  # noqa: ARG001
+    out_shape: object = None,  # noqa: ARG001
+) -> int:
+    """The products of the fused forward: q kᵀ and weights times v."""
+    batch, heads, rows, dim = q_shape
+    return int(2 * batch * heads * rows * k_shape[2] * (dim + v_shape[3]))
+
+
+def backward_flops(
+    grad_shape: torch.Size,
+    q_shape: torch.Size,
+    k_shape: torch.Size,
+    *_: object,
+    attn_mask: object = None,  # noqa: ARG001
+    scale: object = None,  # noqa: ARG001
+    out_shape: object = None,  # noqa: ARG001
+) -> int:
+    """The five products of the fused backward: scores again, dO vᵀ, dq, dk and dv."""
+    batch, heads, rows, dim = q_shape
+    return int(2 * batch * heads * rows * k_shape[2] * (3 * dim + 2 * grad_shape[3]))
+
+
+for _operation, _formula in ((_FORWARD, forward_flops), (_BACKWARD, backward_flops)):
+    # PyTorch has no formula for the kernel of a CPU, and counts it as 0
+    _packet: Any = getattr(_operation, "overloadpacket", None)
+    if _packet is not None and _packet not in flop_registry:
+        register_flop_formula(_packet)(_formula)

@@ -56,6 +56,8 @@ def why_not(call: Call) -> Iterator[Text]:
         )
     if one and call.bias_requires_grad():
         yield Text("the mask's bias needs a gradient")
+    if call.score_mod is not None and call.score_mod_requires_grad():
+        yield Text("score_mod reads a tensor that requires a gradient")
     if torch.compiler.is_compiling():
         yield Text("it does not support torch.compile")
     yield from no_transform_rule(call)
@@ -260,7 +262,7 @@ class ChunkedAttention(AttentionFunction):
         sums = torch.empty(*q.shape[:3], 1, dtype=wide, device=q.device)
         for first, piece, added in self.pieces(self._pairs(v)):
             rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
-            results = _attend(rows, added, self.call.scale)
+            results = _attend(rows, added, self.call.scale, self._score_function(piece))
             _merge(output, sums, piece.queries, results, first=first)
         output, logsumexp = apply_sinks(output, sums[..., 0], sinks)
         return output.to(v.dtype), logsumexp
@@ -283,7 +285,8 @@ class ChunkedAttention(AttentionFunction):
             rows = (*own, piece.take_keys(k), piece.take_keys(v))
             dout, out, lse, queries, keys, values = (t.flatten(0, 1) for t in rows)
             block = BackwardInputs(dout, out, lse[..., 0])
-            gradients = kernel.backward(block, queries, keys, values, added, self.call.scale)
+            terms = queries, keys, values, added, self.call.scale, self._score_function(piece)
+            gradients = kernel.backward(block, *terms)
             from_q, from_k, from_v = (torch.unflatten(t, 0, q.shape[:2]) for t in gradients)
             put(dq, piece.queries, take(dq, piece.queries) + from_q)
             piece.add_keys(dk, from_k)
@@ -338,6 +341,14 @@ class ChunkedAttention(AttentionFunction):
         queries = piece.queries[..., None].clamp(min=0) + shape.offset
         return b, h, queries, piece.keys[:, :, :, None].clamp(min=0)
 
+    def _score_function(self, piece: Blocks) -> kernel.Modify:
+        """The call's function of the scaled scores of a piece, (B H, n, r, 2 c)."""
+        function = self.call.score_function
+        if function is None:
+            return None
+        indices, sizes = self._indices(piece), (-1, self.call.shape.heads)
+        return lambda scores: function(torch.unflatten(scores, 0, sizes), *indices).flatten(0, 1)
+
     def _pairs(self, v: Tensor) -> int:
         """Return how many pairs per sample and head to compute at once, for O(L) memory."""
         rows = NUMBERS // (self.call.shape.batch * self.call.shape.heads * v.shape[3])
@@ -345,11 +356,11 @@ class ChunkedAttention(AttentionFunction):
 
 
 def _attend(
-    rows: tuple[Tensor, Tensor, Tensor], added: Tensor | None, scale: float
+    rows: tuple[Tensor, Tensor, Tensor], added: Tensor | None, scale: float, function: kernel.Modify
 ) -> tuple[Tensor, Tensor]:
     """Return the output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1), -inf if fully masked."""
     q, k, v = (t.flatten(0, 1) for t in rows)
-    output, logsumexp = kernel.forward(q, k, v, added, scale)
+    output, logsumexp = kernel.forward(q, k, v, added, scale, function)
     if added is not None and bool(((logsumexp == 0) | (logsumexp == -torch.inf)).any()):
         # The fused kernel returns 0 for a fully masked row, so check the rows only if there is a 0.
         logsumexp = logsumexp.masked_fill((added == -torch.inf).all(-1), -torch.inf)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headwise.call import Call, Result, softmax_dtype
+from headwise.call import Call, Result, is_tracing, softmax_dtype
 from headwise.engines import kernel
 from headwise.engines.autograd_transforms import AttentionFunction, Tensors, no_transform_rule
 from headwise.engines.eager import zero_masked_kv
@@ -36,6 +36,10 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("{name} adds to the values", name=type(call.position).__name__)
     if call.q.dtype in HALF and call.biased:
         yield Text("it would round the bias to {dtype}", dtype=call.q.dtype)
+    if call.softcap is not None:
+        yield Text("PyTorch's kernel has no soft cap")
+    if call.score_mod is not None:
+        yield Text("PyTorch's kernel takes no score_mod")
     if call.sinks is not None and not _own_function(call):
         yield Text("it supports sinks on a CPU only, without dropout, compiler or learned bias")
     yield from no_transform_rule(call)
@@ -71,7 +75,8 @@ def without_mask(call: Call) -> bool:
 
 
 def _own_function(call: Call) -> bool:
-    if torch.compiler.is_compiling() or call.dropout or not kernel.fused(call.q):
+    recorded = torch.compiler.is_compiling() or is_tracing()
+    if recorded or call.dropout or not kernel.fused(call.q):
         return False
     return not call.empty and not call.bias_requires_grad()
 

@@ -15,8 +15,10 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 """The allowed dtypes of a tensor of lengths or document numbers."""
 
 
-def check_integers(mask: str, kind: Text, values: object, way_out: Text) -> list[int]:
-    """Return the values as integers from 0 to `LARGEST`; ``kind`` is a noun such as "length"."""
+def check_integers(
+    mask: str, kind: Text, values: object, way_out: Text, least: int = 0
+) -> list[int]:
+    """Return the values as integers from ``least``; ``kind`` is a noun such as "length"."""
     listed = list(values) if isinstance(values, Iterable) else None
     if (
         listed is None
@@ -31,7 +33,7 @@ def check_integers(mask: str, kind: Text, values: object, way_out: Text) -> list
             values=values,
         )
     what = Text("a {kind}", kind=kind)
-    return [check_integer(mask, what, number, 0, way_out) for number in listed]
+    return [check_integer(mask, what, number, least, way_out) for number in listed]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +58,25 @@ class Content:
 
 
 def needs_operator() -> bool:
-    """Return whether `torch.compile` or a transform of `torch.func` is active.
+    """Return whether `torch.compile`, a `torch.func` transform or a `FakeTensorMode` is active.
 
-    `torch.compile` cannot trace a new random generator, and `torch.func` would treat its numbers as
-    randomness of the caller's function. Both treat a custom operator as one node.
+    `torch.compile` cannot trace a new random generator, `torch.func` would treat its numbers as
+    randomness of the caller's function, and a `FakeTensorMode` has no numbers. For all of them, a
+    custom operator is one node.
     """
-    if torch.compiler.is_dynamo_compiling():
+    if torch.compiler.is_dynamo_compiling() or fake_mode():
         return True
     active = getattr(torch._C, "_are_functorch_transforms_active", None)
     return active is not None and bool(active())
+
+
+def fake_mode() -> bool:
+    """Whether a `FakeTensorMode` is active, in which tensors hold no numbers."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+
+
+def without_numbers(tensor: Tensor) -> bool:
+    """Whether a tensor holds no numbers: on the device "meta", or a fake one."""
+    return tensor.is_meta or type(tensor).__name__ == "FakeTensor" or fake_mode()

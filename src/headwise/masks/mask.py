@@ -68,6 +68,10 @@ class Mask(ABC):
         """
         return Tile.MIXED
 
+    def untold_tiles(self) -> Text | None:
+        """Why the kinds of the resolved mask's tiles cannot be told, or None."""
+        return next(filter(None, (child.untold_tiles() for child in self.children())), None)
+
     @property
     @abstractmethod
     def name(self) -> str:

@@ -9,6 +9,7 @@ from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks import Mask, causal, full
 from headwise.masks.mask import Tile
+from headwise.masks.mask_mod import FromMaskMod
 from headwise.masks.patterns.block_sparse import RandomBlocks
 from headwise.masks.patterns.composed import Appended
 from headwise.nn.cache import KVCache, described
@@ -83,8 +84,7 @@ class CacheState:
         dropped = self.seen - self.length
         if position is None or not dropped or not position.stages & {Stage.SCORES, Stage.VALUES}:
             return position
-        by_difference = type(position).relative is not Position.relative
-        return position if by_difference else ShiftedPosition(position, dropped)
+        return position if position.by_difference else ShiftedPosition(position, dropped)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Earlier and new keys and values, (B, G, S, D); the cache then has the new ones too."""
@@ -172,6 +172,12 @@ def _check_padding(padding: Tensor | None, expected: tuple[int, ...]) -> None:
 
 def _check_fixed(mask: Mask) -> None:
     """Check that later tokens do not change what the mask allows earlier ones."""
+    if any(isinstance(part, FromMaskMod) and not part.positions for part in mask.walk()):
+        raise BadValue(
+            "cache: {mask} counts the queries of a call from 0, and with a cache these come later; "
+            "use from_mask_mod(..., positions=True)",
+            mask=mask,
+        )
     if mask.content_dependent or any(
         isinstance(part, RandomBlocks | Appended) for part in mask.walk()
     ):

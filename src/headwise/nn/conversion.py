@@ -13,16 +13,21 @@ from headwise.attention import AUTO, check_engine
 from headwise.errors import BadType, one_of
 from headwise.lang import Text
 from headwise.masks import Mask
-from headwise.nn import huggingface
+from headwise.nn import huggingface, torch_compat
 from headwise.nn.huggingface.attention_function import Settings
 from headwise.nn.multihead_attention import MultiheadAttention
 from headwise.nn.projections import PROJECTIONS, QKV
 from headwise.nn.validation import checked_mask
 
 LIBRARIES = ("headwise", "torch")  # the libraries that a model can be converted to
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_state_dict_hooks", "_state_dict_pre_hooks"),
+    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+)
+CONVERTED = "_made_by_convert"  # the attribute of a module that `convert` made, and may set again
 PARTS = ("query_norm", "key_norm", "logit_scale", "gate")
-EXTRAS = ("mask", "position", "sinks", "global_proj", *PARTS)
+EXTRAS = ("mask", "position", "sinks", "softcap", "global_proj", *PARTS)
 """The options that PyTorch's module does not have."""
 
 Attention = nn.MultiheadAttention | MultiheadAttention
@@ -54,12 +59,13 @@ def convert(
 ) -> Conversion:
     """Convert every attention of a model to headwise, or back to PyTorch.
 
-    The model is changed in place. Its outputs stay the same unless a mask is given, except for the
-    differences that ``docs/differences.md`` lists.
+    The model is changed in place, all of it or, where an error is raised, nothing. Its outputs stay
+    the same unless a mask is given, except for the differences that ``docs/differences.md`` lists.
 
     Every `torch.nn.MultiheadAttention` becomes a `headwise.MultiheadAttention` with the same
-    weights, ``requires_grad`` and training mode; one used in several places stays shared.
-    Parameters are new objects: make the optimizer afterwards.
+    weights, ``requires_grad``, training mode and attributes of its own; one used in several places
+    stays shared. Parameters are new objects: make the optimizer afterwards. One that was converted
+    before gets the mask and the engine of this call.
 
     Every transformers (>= 5) model in it gets the attention implementation "headwise"; its modules
     and parameters stay the same objects. An unknown option raises when the model runs. "torch"
@@ -106,7 +112,8 @@ def convert(
         prefix = f"{name}." if name else ""
         changed += [(prefix + part).rstrip(".") for part in switched]
         left += [((prefix + part).rstrip("."), reason) for part, reason in skipped]
-    return Conversion(model, tuple(changed), tuple(left))
+    kept = {name: reason for name, reason in reversed(left) if name not in changed}
+    return Conversion(model, tuple(dict.fromkeys(changed)), tuple(reversed(kept.items())))
 
 
 def _convert_modules(
@@ -116,21 +123,52 @@ def _convert_modules(
     shared = _shared_parameters(model)
     new: dict[nn.Module, nn.Module] = {}
     changed, left = list[str](), list[tuple[str, Text]]()
-    for name, module in list(model.named_modules(remove_duplicate=False)):
+    modules = list(model.named_modules(remove_duplicate=False))
+    for name, module in modules:
         if not isinstance(module, source):
             continue
-        reason = _reason(module, shared)
+        reason = _wrapped(model, name) or _reason(module, shared)
         if reason is not None:
             left.append((name, reason))
             continue
         if module not in new:
             new[module] = _converted(module, mask, engine)
         changed.append(name)
-        if not name:
+    if to == "headwise":  # from here on nothing can fail
+        ours = [
+            (name, module) for name, module in modules if isinstance(module, MultiheadAttention)
+        ]
+        again, others = _set_again(ours, mask, engine)
+        changed, left = changed + again, left + others
+    for name, module in modules:
+        if module in new and not name:
             return new[module], changed, left
-        owner, _, last = name.rpartition(".")
-        setattr(model.get_submodule(owner), last, new[module])
+        if module in new:
+            owner, _, last = name.rpartition(".")
+            setattr(model.get_submodule(owner), last, new[module])
     return model, changed, left
+
+
+def _set_again(
+    modules: list[tuple[str, MultiheadAttention]], mask: Mask | None, engine: str
+) -> tuple[list[str], list[tuple[str, Text]]]:
+    """Set mask and engine of modules that `convert` made; the names of these and of the others."""
+    changed, left = list[str](), list[tuple[str, Text]]()
+    for name, module in modules:
+        if hasattr(module, CONVERTED):
+            module.mask, module.engine = mask, engine
+            changed.append(name)
+        elif mask is not None or engine != AUTO:
+            left.append((name, Text("it is headwise's already; set its mask and engine")))
+    return changed, left
+
+
+def _wrapped(model: nn.Module, name: str) -> Text | None:
+    """Why an attention inside an adapter cannot be converted, or None."""
+    owner = model.get_submodule(name.rpartition(".")[0]) if name else None
+    if owner is not None and type(owner).__module__.partition(".")[0] == "peft":
+        return Text("an adapter of peft reads its parameters; convert first, then add adapters")
+    return None
 
 
 def _shared_parameters(model: nn.Module) -> set[int]:
@@ -147,9 +185,48 @@ def _reason(module: Attention, shared: set[int]) -> Text | None:
         return Text("{name} is a subclass, which may compute otherwise", name=name)
     if any(getattr(part, hooks) for part in module.modules() for hooks in HOOKS):
         return Text("it has hooks, which would be lost; convert first, then register them")
+    if any(p._backward_hooks or _accumulate_hooks(p) for p in module.parameters()):
+        return Text("a parameter has hooks, which would be lost; convert first, then register them")
+    if any("forward" in vars(part) for part in module.modules()):
+        return Text("its forward was replaced, and may compute otherwise")
+    if any(getattr(part, "qconfig", None) is not None for part in module.modules()):
+        return Text("it is prepared for quantisation; convert first, then prepare")
     if any(id(parameter) in shared for parameter in module.parameters()):
         return Text("it shares a parameter with another module, which conversion would end")
-    return _unsupported(module) if isinstance(module, MultiheadAttention) else None
+    if isinstance(module, MultiheadAttention):
+        return _unsupported(module) or _unlike(module, nn.MultiheadAttention)
+    return _unlike(module, MultiheadAttention)
+
+
+def _accumulate_hooks(parameter: nn.Parameter) -> object:
+    return getattr(parameter, "_post_accumulate_grad_hooks", None)
+
+
+def _plain(kind: type[Attention]) -> Attention:
+    """A module of a class with every parameter and attribute that one may have."""
+    return kind(1, 1, add_bias_kv=True, device="meta")
+
+
+def _unlike(module: Attention, target: type[Attention]) -> Text | None:
+    """What a module has that its class has not, and that cannot be carried over; or None."""
+    plain, there = _plain(type(module)), vars(_plain(target)).keys()
+    for kind in ("_parameters", "_buffers", "_modules"):
+        for name in vars(module)[kind].keys() - vars(plain)[kind].keys():
+            return Text("it has a {name} of its own, of unknown use", name=name)
+    linear = type(plain.out_proj)
+    if type(module.out_proj) is not linear:
+        name = f"{type(module.out_proj).__module__}.{type(module.out_proj).__name__}"
+        return Text("out_proj is a {name}, no plain linear layer", name=name)
+    for name in _own_attributes(module):
+        if name in there:
+            return Text("its attribute {name} has another meaning there", name=name)
+    return None
+
+
+def _own_attributes(module: Attention) -> dict[str, object]:
+    """The attributes that somebody set on a module and its class does not have."""
+    usual = vars(_plain(type(module))).keys() | {CONVERTED, "bias_k", "bias_v"}
+    return {name: value for name, value in vars(module).items() if name not in usual}
 
 
 def _unsupported(module: MultiheadAttention) -> Text | None:
@@ -162,8 +239,11 @@ def _unsupported(module: MultiheadAttention) -> Text | None:
     if module.num_kv_heads != module.num_heads or module.rows[0] != module.embed_dim:
         return Text("PyTorch's heads fill embed_dim and share no keys")
     for kind in ("weight", "bias") if module.packs else ("bias",):
-        if len({p.requires_grad for p in _qkv(module, kind) if p is not None}) > 1:
+        packed = [p for p in _qkv(module, kind) if p is not None]
+        if len({p.requires_grad for p in packed}) > 1:
             return Text("PyTorch packs q, k and v, and here only some of them are frozen")
+        if len({(p.dtype, p.device) for p in packed}) > 1:
+            return Text("PyTorch packs q, k and v, and here their dtypes or devices differ")
     return None
 
 
@@ -179,18 +259,18 @@ def _qkv(module: Attention, kind: str) -> list[nn.Parameter | None]:
 
 def _converted(module: Attention, mask: Mask | None, engine: str) -> Attention:
     """The module of the other library with the same weights, mode and ``requires_grad``."""
-    dtype = module.out_proj.weight.dtype
     bias, bias_kv = _qkv(module, "bias")[0] is not None, module.bias_k is not None
-    options = (module.add_zero_attn, module.kdim, module.vdim, module.batch_first, "meta", dtype)
+    options = (module.add_zero_attn, module.kdim, module.vdim, module.batch_first, "meta")
     arguments = (module.embed_dim, module.num_heads, module.dropout, bias, bias_kv, *options)
     new: Attention
     if isinstance(module, MultiheadAttention):
         new, state = nn.MultiheadAttention(*arguments), module.torch_state_dict()
     else:
-        new = MultiheadAttention(*arguments, mask=mask, engine=engine)
-        state = module.state_dict()
-    new.to_empty(device=module.out_proj.weight.device)
-    new.load_state_dict(state)
+        new, state = MultiheadAttention(*arguments, mask=mask, engine=engine), module.state_dict()
+        torch_compat.unpack(new, state, "")
+        setattr(new, CONVERTED, True)
+    copies = {name: tensor.clone() for name, tensor in state.items()}  # each in its own dtype
+    new.load_state_dict(copies, assign=True)
     new.train(module.training)
     originals = dict(module.named_parameters())
     targets = [*new.parameters(), *_qkv(new, "weight"), *_qkv(new, "bias")]
@@ -199,4 +279,6 @@ def _converted(module: Attention, mask: Mask | None, engine: str) -> Attention:
     for target, source in zip(targets, sources, strict=True):
         if target is not None and source is not None:
             target.requires_grad_(source.requires_grad)
+    for name, value in _own_attributes(module).items():
+        setattr(new, name, value)
     return new

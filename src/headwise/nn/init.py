@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from headwise.errors import BadType, BadValue, one_of
 from headwise.nn.validation import check_positive
@@ -28,9 +27,10 @@ class ParameterFactory:
     dtype: torch.dtype | None
 
     def linear(self, size: int, out: int, bias: bool) -> nn.Linear:
-        device = torch.get_default_device() if self.device is None else self.device
-        options = {"bias": bias, "device": device, "dtype": self.dtype}
-        linear: nn.Linear = skip_init(nn.Linear, size, out, **options)  # type: ignore[no-untyped-call]
+        linear = nn.Linear(size, out, bias=bias, device="meta", dtype=self.dtype)
+        linear.weight = self.vector(out, size)
+        if bias:
+            linear.bias = self.vector(out)
         return linear
 
     def vector(self, *shape: int) -> nn.Parameter:

@@ -16,6 +16,7 @@ from headwise.nn import validation as check
 from headwise.nn.cache import KVCache
 from headwise.nn.cache_state import CacheState
 from headwise.nn.init import ROLES, ParameterFactory, initialise, words_by_role
+from headwise.nn.sharded_heads import check_sharded_heads
 from headwise.nn.submodules import (
     GlobalProjections,
     GlobalRows,
@@ -35,13 +36,14 @@ from headwise.nn.validation import (
     zero_padding,
 )
 from headwise.positions import Position, Stage
+from headwise.score_functions import checked_softcap
 from headwise.shapes import AttentionShape
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 """Query (B, L, E), key (B, n, kdim) and value (B, n, vdim), with the positions added to them."""
 
 
-class MultiheadAttention(nn.Module):
+class MultiheadAttention(torch_compat.TorchInterface):
     """Several attentions in parallel, each on its own projection of the input.
 
         query (B, L, E)   key (B, S, kdim)   value (B, S, vdim)
@@ -75,6 +77,7 @@ class MultiheadAttention(nn.Module):
         head_dim: D; None means E / H.
         engine: the engine, as in `headwise.attend`.
         sinks: whether each head has a learned sink, (H,) and 0 at the start; see `headwise.attend`.
+        softcap: c in c · tanh(scores / c), as in `headwise.attend`; None means no cap.
         global_projections: whether the queries of a symmetric `headwise.global_tokens` in the mask
             have projections of their own, ``global_proj``, which start as copies of the others.
         query_norm: a module that normalises each head's query before its position is applied,
@@ -106,9 +109,6 @@ class MultiheadAttention(nn.Module):
 
     # replaced by a capture; of its overloads, the one that returns a Result
     attend_heads: ClassVar[Callable[..., Result]] = staticmethod(attend)  # type: ignore[assignment]
-    _qkv_same_embed_dim = False  # prevents torch's encoder layer from bypassing this module
-    in_proj_weight = torch_compat.NotPacked()
-    in_proj_bias = torch_compat.PackedBias()
     bias_k: nn.Parameter | None
     bias_v: nn.Parameter | None
     sinks: nn.Parameter | None
@@ -134,6 +134,7 @@ class MultiheadAttention(nn.Module):
         head_dim: int | None = None,
         engine: str = AUTO,
         sinks: bool = False,
+        softcap: float | None = None,
         global_projections: bool = False,
         query_norm: nn.Module | None = None,
         key_norm: nn.Module | None = None,
@@ -149,7 +150,7 @@ class MultiheadAttention(nn.Module):
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": self.kdim}
         check.check_positive(**sizes, vdim=self.vdim, num_kv_heads=self.num_kv_heads)
         self.head_dim = check.checked_head_dim(embed_dim, num_heads, self.num_kv_heads, head_dim)
-        self.dropout = checked_dropout(dropout)
+        self.dropout, self.softcap = checked_dropout(dropout), checked_softcap(softcap)
         self.batch_first, self.add_zero_attn = batch_first, add_zero_attn
         check_engine(engine)
         self.mask, self.engine = check.checked_mask(mask), engine
@@ -165,7 +166,6 @@ class MultiheadAttention(nn.Module):
         self._add_parameters(ParameterFactory(device, dtype), bias, add_bias_kv, sinks)
         self.global_proj = GlobalProjections(self._qkv_proj) if global_projections else None
         self.reset_parameters()
-        self.register_load_state_dict_pre_hook(torch_compat.unpack)  # type: ignore[no-untyped-call]
 
     def _add_parameters(
         self, factory: ParameterFactory, bias: bool, add_bias_kv: bool, sinks: bool
@@ -249,23 +249,9 @@ class MultiheadAttention(nn.Module):
         state = state.with_padding(key_padding_mask)
         need = ("weights",) if need_weights else ()
         output, result = self._attend(inputs, masks, need, state, shape)
-        weights = returned_weights(result.weights, average_attn_weights, batched)
+        settings = average_attn_weights, batched, self.num_heads
+        weights = returned_weights(result.weights, *settings)
         return from_batch_first(output, query, self.batch_first), weights
-
-    def torch_state_dict(self, prefix: str = "", *, keep_vars: bool = False) -> dict[str, Tensor]:
-        """The weights under the names of `torch.nn.MultiheadAttention`, as copies where packed.
-
-        `load_state_dict` takes these names as well as the module's own.
-
-        Args:
-            prefix: what every name begins with.
-            keep_vars: as for `nn.Module.state_dict`.
-
-        Example:
-            >>> list(MultiheadAttention(8, 2, bias=False).torch_state_dict())
-            ['in_proj_weight', 'out_proj.weight']
-        """
-        return torch_compat.pack(self, self.state_dict(prefix=prefix, keep_vars=keep_vars), prefix)
 
     def attend(
         self,
@@ -367,9 +353,11 @@ class MultiheadAttention(nn.Module):
     ) -> Result:
         """The result of all heads, (B, H, L, D), by the projections of ``owner``."""
         x_q, x_k, x_v = inputs
-        q = split_heads(owner.q_proj(x_q), self.num_heads)
-        k = split_heads(owner.k_proj(x_k), self.num_kv_heads)
-        v = split_heads(owner.v_proj(x_v), self.num_kv_heads)
+        q = split_heads(owner.q_proj(x_q), self.head_dim)
+        k = split_heads(owner.k_proj(x_k), self.head_dim)
+        v = split_heads(owner.v_proj(x_v), self.head_dim)
+        if q.shape[1] != self.num_heads or k.shape[1] != self.num_kv_heads:
+            check_sharded_heads(self, q, k, mask)
         q = apply_norm("query_norm", self.query_norm, q)
         k = apply_norm("key_norm", self.key_norm, k)
         k, v = state.extend(k, v)  # q (B, H, L, D), k and v (B, G, S, D)
@@ -385,6 +373,7 @@ class MultiheadAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             offset=offset,
             sinks=self.sinks,
+            softcap=self.softcap,
             need=need,
             engine=self.engine,
         )
@@ -393,8 +382,10 @@ class MultiheadAttention(nn.Module):
         words = [f"{self.embed_dim}, {self.num_heads}, head_dim={self.head_dim}"]
         if self.num_kv_heads != self.num_heads:
             words.append(f"num_kv_heads={self.num_kv_heads}")
-        for name in ("dropout", "add_zero_attn", "batch_first", "mask"):
-            value = getattr(self, name)
-            if value not in (None, False, 0.0):
-                words.append(f"{name}={value}")
+        words += ["add_bias_kv=True"] if self.bias_k is not None else []
+        words += ["sinks=True"] if self.sinks is not None else []
+        defaults = {"dropout": 0.0, "add_zero_attn": False, "batch_first": False, "mask": None,
+                    "engine": AUTO, "softcap": None}  # fmt: skip
+        values = {name: getattr(self, name) for name in defaults}
+        words += [f"{name}={value}" for name, value in values.items() if value != defaults[name]]
         return ", ".join(words)

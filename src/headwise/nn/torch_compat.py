@@ -14,15 +14,18 @@ that fill embed_dim. Where a projection is wrapped or quantised, as in LoRA, non
 import functools
 import operator
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableMapping
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from headwise.call import is_tracing
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks import Mask, causal, full, padding
+from headwise.masks.arguments import without_numbers
 from headwise.masks.mask import And, both
 from headwise.masks.patterns.by_length import Padding
 from headwise.masks.patterns.from_tensor import FromTensor, check_float_mask, is_allowed, unexpanded
@@ -162,7 +165,8 @@ def _padding(mask: Tensor, shape: AttentionShape, batched: bool) -> Mask:
     rows = (mask if batched else mask[None]).to(shape.device)
     if rows.dtype == torch.bool:
         return padding(~rows)
-    known = not (rows.requires_grad or rows.is_meta or torch.compiler.is_compiling())
+    unread = without_numbers(rows) or torch.compiler.is_compiling() or is_tracing()
+    known = not (rows.requires_grad or unread)
     if known and bool(((rows == 0) | ~is_allowed(rows)).all()):
         return padding(is_allowed(rows))
     bias = rows[:, None, None, :].expand(-1, -1, shape.queries, -1)
@@ -172,7 +176,8 @@ def _padding(mask: Tensor, shape: AttentionShape, batched: bool) -> Mask:
 def _warn_of_padding(mask: Tensor, shape: AttentionShape) -> None:
     """Warn where (L, S) could be the padding (B, S): the shape alone cannot tell."""
     ambiguous = shape.batch == shape.queries > 1 and mask.shape == (shape.queries, shape.keys)
-    if ambiguous and not torch.compiler.is_compiling() and _looks_like_padding(mask):
+    unread = without_numbers(mask) or torch.compiler.is_compiling()
+    if ambiguous and not unread and _looks_like_padding(mask):
         text = Text(
             "attn_mask: {shape} is read as (L, S), and looks like the padding (B, S) of "
             "this batch; for padding use key_padding_mask=, for a mask of queries and "
@@ -191,19 +196,6 @@ def _looks_like_padding(mask: Tensor) -> bool:
     same = bool((blocked == blocked[:1]).all())  # then both readings agree
     banded = mask.shape[1] > 1 and bool((blocked[1:, 1:] == blocked[:-1, :-1]).all())
     return ends_only and not same and not banded
-
-
-class Owner(Protocol):
-    """The sizes of the module, and whether PyTorch would pack its weights."""
-
-    embed_dim: int
-    kdim: int
-    vdim: int
-
-    @property
-    def rows(self) -> tuple[int, int, int]: ...
-    @property
-    def packs(self) -> bool: ...
 
 
 State = MutableMapping[str, Any]
@@ -232,6 +224,80 @@ class PackedBias:
         return None if bare else NotPacked()
 
 
+class TorchInterface(nn.Module, ABC):
+    """The names that other code reads from a `torch.nn.MultiheadAttention`."""
+
+    _qkv_same_embed_dim = False  # prevents torch's encoder layer from bypassing this module
+    in_proj_weight = NotPacked()
+    in_proj_bias = PackedBias()
+    embed_dim: int
+    kdim: int
+    vdim: int
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+
+    @property
+    @abstractmethod
+    def rows(self) -> tuple[int, int, int]:
+        """The rows of q_proj, k_proj and v_proj."""
+
+    @property
+    @abstractmethod
+    def packs(self) -> bool:
+        """Whether PyTorch would keep the weights of q, k and v as one matrix (3E, E)."""
+
+    @abstractmethod
+    def reset_parameters(self) -> None:
+        """Initialise every parameter again."""
+
+    def _load_from_state_dict(  # PyTorch calls it for this module's part of a state_dict
+        self,
+        state_dict: State,
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        unpack(self, state_dict, prefix)
+        rest = strict, missing_keys, unexpected_keys, error_msgs
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
+    def _reset_parameters(self) -> None:
+        self.reset_parameters()
+
+    @property
+    def q_proj_weight(self) -> Tensor:
+        """``q_proj.weight``, as where PyTorch keeps the weights apart; so are the next two."""
+        return self.q_proj.weight
+
+    @property
+    def k_proj_weight(self) -> Tensor:
+        return self.k_proj.weight
+
+    @property
+    def v_proj_weight(self) -> Tensor:
+        return self.v_proj.weight
+
+    def torch_state_dict(self, prefix: str = "", *, keep_vars: bool = False) -> dict[str, Tensor]:
+        """The weights under the names of `torch.nn.MultiheadAttention`, as copies where packed.
+
+        `load_state_dict` takes these names as well as the module's own.
+
+        Args:
+            prefix: what every name begins with.
+            keep_vars: as for `nn.Module.state_dict`.
+
+        Example:
+            >>> import headwise as hw
+            >>> list(hw.MultiheadAttention(8, 2, bias=False).torch_state_dict())
+            ['in_proj_weight', 'out_proj.weight']
+        """
+        return pack(self, self.state_dict(prefix=prefix, keep_vars=keep_vars), prefix)
+
+
 def _not_packed() -> BadType:
     return BadType(
         "in_proj_weight, in_proj_bias: headwise keeps the projections apart and has no packed "
@@ -239,7 +305,7 @@ def _not_packed() -> BadType:
     )
 
 
-def pack(owner: Owner, state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def pack(owner: TorchInterface, state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """A module's state_dict in PyTorch's names, in PyTorch's order."""
     state = dict(state)
     packed: dict[str, Tensor] = {}
@@ -255,12 +321,12 @@ def pack(owner: Owner, state: Mapping[str, Tensor], prefix: str) -> dict[str, Te
     return packed | state
 
 
-def unpack(module: nn.Module, state: State, prefix: str, *_: object) -> None:
-    """Split a state_dict in PyTorch's names by projection; a pre hook of `load_state_dict`.
+def unpack(owner: TorchInterface, state: State, prefix: str) -> None:
+    """Split a state_dict in PyTorch's names by projection.
 
     A tensor of another size is split in three as well, so that the error names each projection.
     """
-    rows = cast("Owner", module).rows
+    rows = owner.rows
     for kind in ("weight", "bias"):
         if any(f"{prefix}{name}.{kind}" in state for name in QKV):
             continue
@@ -275,7 +341,7 @@ def unpack(module: nn.Module, state: State, prefix: str, *_: object) -> None:
             state[f"{prefix}{name}.weight"] = state.pop(f"{prefix}{name}_weight")
 
 
-def _plain(module: Owner, state: State, prefix: str) -> bool:
+def _plain(module: TorchInterface, state: State, prefix: str) -> bool:
     """Whether q, k and v have a weight of PyTorch's size, at most a bias, and nothing else."""
     expected = {"weight", "bias"} if f"{prefix}q_proj.bias" in state else {"weight"}
     kinds = set()

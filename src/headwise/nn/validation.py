@@ -26,9 +26,9 @@ def from_batch_first(y: Tensor, query: Tensor, is_batch_first: bool) -> Tensor:
     return y if is_batch_first else y.transpose(0, 1)
 
 
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(B, L, heads·D) to (B, heads, L, D)."""
-    return torch.unflatten(x, -1, (heads, -1)).transpose(1, 2)
+def split_heads(x: Tensor, dim: int) -> Tensor:
+    """(B, L, heads·D) to (B, heads, L, D); under tensor parallelism the heads of this rank."""
+    return torch.unflatten(x, -1, (-1, dim)).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
@@ -72,10 +72,20 @@ def _extended(rows: Tensor, bias: Tensor | None, zeros: bool) -> Tensor:
     return torch.cat(parts, 2) if len(parts) > 1 else rows
 
 
-def returned_weights(weights: Tensor | None, average: bool, batched: bool) -> Tensor | None:
+def returned_weights(
+    weights: Tensor | None, average: bool, batched: bool, heads: int
+) -> Tensor | None:
     """(B, H, L, S), or the mean over heads (B, L, S); without B for unbatched inputs."""
     if weights is None:
         return None
+    if average and weights.shape[1] != heads:
+        raise BadValue(
+            "average_attn_weights: this rank has {local} of {heads} heads, since the projections "
+            "are sharded, and their mean is not that of all; use average_attn_weights=False or "
+            "need_weights=False",
+            local=weights.shape[1],
+            heads=heads,
+        )
     weights = weights.mean(1) if average else weights
     return weights if batched else weights[0]
 

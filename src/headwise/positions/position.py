@@ -1,7 +1,8 @@
-"""The interface of position encodings."""
+"""The interface of position encodings, and two of them together."""
 
 import sys
 from abc import ABC
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -45,6 +46,15 @@ class Position(nn.Module, ABC):
 
     stages: frozenset[Stage] = frozenset()
     by_distance = False  # whether the bias depends only on the head and the difference
+
+    @property
+    def by_difference(self) -> bool:
+        """Whether `relative` gives the bias: it depends on the query and the difference only."""
+        return type(self).relative is not Position.relative
+
+    def __add__(self, other: "Position") -> "Position":
+        """Both positions together, see `Combined`."""
+        return Combined(self, other)
 
     def embed(self, x: Inputs, offset: int = 0) -> Inputs:
         """Return the sum of x and the encodings of its positions ``offset, offset + 1, ...``."""
@@ -138,3 +148,100 @@ class NoPosition(Position):
         >>> NoPosition().embed(torch.ones(1, 2, 3)).sum().item()
         6.0
     """
+
+
+class Combined(Position):
+    """Two positions in one attention; ``first + second`` makes one.
+
+    q and k pass through the first, then the second; the biases on the scores are added, as are the
+    terms of the output.
+
+    Args:
+        first: a position that acts inside attention.
+        second: another.
+
+    Raises:
+        BadType, BadValue: if one is not a position or is added before the projections, or the two
+            were made for different sizes.
+
+    Example:
+        >>> from headwise.positions import ALiBi, Rotary
+        >>> combined = Rotary(4, pairs="halves") + ALiBi(2)
+        >>> q = torch.ones(1, 2, 3, 4)
+        >>> combined.bias(q, torch.arange(3), torch.arange(3), 0.5).shape
+        torch.Size([1, 2, 3, 3])
+    """
+
+    def __init__(self, first: Position, second: Position) -> None:
+        super().__init__()
+        for name, position in (("first", first), ("second", second)):
+            _check_part(name, position)
+        sizes = first.expected_sizes()
+        for letter, size in second.expected_sizes().items():
+            if sizes.setdefault(letter, size) != size:
+                raise BadValue(
+                    "Combined: the first position was made for {letter}={size}, the second for "
+                    "{letter}={other}; make both with the same size",
+                    letter=letter,
+                    size=sizes[letter],
+                    other=size,
+                )
+        self.first, self.second = first, second
+        self.stages = first.stages | second.stages
+
+    @property
+    def by_distance(self) -> bool:  # type: ignore[override]
+        return all(position.by_distance for position in self._parts(Stage.SCORES))
+
+    @property
+    def by_difference(self) -> bool:
+        acting = self._parts(Stage.SCORES) or self._parts(Stage.VALUES)
+        return all(position.by_difference for position in acting)
+
+    def content(self, q: Tensor, k: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
+        q, k = self.first.content(q, k, shape)
+        return self.second.content(q, k, shape)
+
+    def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor | None:
+        return self._sum(Stage.SCORES, lambda position: position.bias(q, query, key, scale))
+
+    def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms | None:
+        parts = self._parts(Stage.SCORES)
+        terms = [position.relative(difference, like, scale) for position in parts]
+        if len(terms) == 1:
+            return terms[0]
+        numbers = [term.numbers for term in terms if term is not None and term.vectors is None]
+        present = [number for number in numbers if number is not None]
+        if not terms or len(present) < len(terms):
+            return None
+        return RelativeTerms(numbers=torch.stack(present).sum(0))
+
+    def values(self, weights: Tensor, query: PositionIds, key: PositionIds) -> Tensor | None:
+        return self._sum(Stage.VALUES, lambda position: position.values(weights, query, key))
+
+    def expected_sizes(self) -> dict[str, int]:
+        return {**self.first.expected_sizes(), **self.second.expected_sizes()}
+
+    def _parts(self, stage: Stage) -> list[Position]:
+        return [position for position in (self.first, self.second) if stage in position.stages]
+
+    def _sum(self, stage: Stage, term: Callable[[Position], Tensor | None]) -> Tensor | None:
+        terms = [value for value in map(term, self._parts(stage)) if value is not None]
+        if len(terms) < 2:
+            return terms[0] if terms else None
+        return terms[0] + terms[1]
+
+
+def _check_part(name: str, position: Position) -> None:
+    if not isinstance(position, Position):
+        raise BadType(
+            "Combined: {name} must be a position, got {got}; for example hw.ALiBi(num_heads)",
+            name=name,
+            got=type(position).__name__,
+        )
+    if Stage.INPUT in position.stages:
+        raise BadValue(
+            "Combined: {kind} is added before the projections; add it to the input with "
+            "position.embed(x), and give the attention the other position alone",
+            kind=type(position).__name__,
+        )

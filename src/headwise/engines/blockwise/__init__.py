@@ -31,6 +31,7 @@ from headwise.engines.dropout import with_dropout
 from headwise.engines.eager import zero_masked_kv
 from headwise.engines.statistics import STATISTICS, logsumexp_with_sinks, measured, not_returned
 from headwise.lang import Text
+from headwise.masks.arguments import without_numbers
 from headwise.masks.tiles import Tiles
 from headwise.positions import Stage
 
@@ -51,7 +52,7 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("it never stores all Lq x Lk weights")
     if call.empty:
         yield Text("a size is 0")
-    if call.q.device.type == "meta":
+    if without_numbers(call.q):
         yield Text("the tensors hold no numbers")
     if torch.compiler.is_compiling():
         yield Text("it does not support torch.compile")
@@ -129,6 +130,8 @@ def _attend(
     indices = block_indices(call, samples, block)
     places = indices[2].flatten(), indices[3].flatten()
     raw_queries = call.q[samples, :, block.rows]
+    if call.score_function is not None:
+        scores = call.score_function(scores, *indices).clone()  # biases are added in place
     for bias in (call.mask.bias(*indices), call.position.bias(raw_queries, *places, call.scale)):
         scores = scores if bias is None else scores.add_(bias.to(scores.dtype))
     fully_masked = None

@@ -80,6 +80,9 @@ def scaled_scores(q: Tensor, k: Tensor, scale: float, out: Tensor | None = None)
         place, added = None, q.new_zeros(()).expand(size)
     else:
         place = added = out[: batch * heads * rows * keys].view(size)
+    if not scale and q.dtype == torch.bfloat16:  # `baddbmm` leaves these products unwritten
+        zeros = q.new_zeros(size) if place is None else place.zero_()
+        return zeros.view(batch, heads, rows, keys)
     scores = torch.baddbmm(added, folded, k.mT, beta=0, alpha=scale, out=place)
     return scores.view(batch, heads, rows, keys)
 

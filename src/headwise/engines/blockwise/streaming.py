@@ -110,6 +110,9 @@ def _run_block(
             groups = slice(heads.start // call.group, (heads.stop - 1) // call.group + 1)
             queries, keys = q[:, heads, block.rows].to(wide), k[:, groups, block.keys].to(wide)
             scores = scaled_scores(queries, keys, call.scale, buffers[0])[0]
+            if call.score_function is not None:
+                b, h, *places = block_indices(call, slice(sample, sample + 1), block)
+                scores.copy_(call.score_function(scores[None], b, h[:, heads], *places)[0])
             if bias is not None:
                 scores += _heads_of(bias, heads)
             softmax = _softmax(call, scores, buffers[1], masking, block, heads)

@@ -33,6 +33,7 @@ from headwise.masks import Mask
 from headwise.positions import Position, Stage
 from headwise.positions.position import ClippedKeyValues
 from headwise.positions.relative_terms import RelativeTerms
+from headwise.score_functions import ScoreFunction
 from headwise.shapes import AttentionShape
 
 NAME = "tiled"
@@ -45,7 +46,7 @@ class TiledAttention(AttentionFunction):
     """Tiled attention as a function of tensors; its attributes are the rest of a `Problem`.
 
     Attributes:
-        mask, position, scale, shape, keep: as in `Problem`.
+        mask, position, scale, shape, keep, score_function: as in `Problem`.
         reach: the distance from which clipped keys and values replace k and v, or None.
     """
 
@@ -54,6 +55,7 @@ class TiledAttention(AttentionFunction):
     scale: float
     shape: AttentionShape
     keep: Keep | None = None
+    score_function: ScoreFunction | None = None
     reach: int | None = None
 
     def problem(self, tensors: Tensors) -> Problem:
@@ -68,7 +70,8 @@ class TiledAttention(AttentionFunction):
             far = ClippedKeyValues(self.reach, (others[3], others[4]), (others[5], others[6]))
         fixed = self.mask, self.position, self.scale, self.shape
         terms = relative if any(term is not None for term in relative) else None
-        return Problem(q, k, v, raw_queries, *fixed, terms, far, sinks, self.keep)
+        extra = sinks, self.keep, self.score_function
+        return Problem(q, k, v, raw_queries, *fixed, terms, far, *extra)
 
     def forward(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
         return forward.forward(self.problem(tensors))
@@ -95,8 +98,9 @@ def run(call: Call) -> Result:
 
 
 def _is_plain(call: Call) -> bool:
-    """Return whether `backward` supports this call's dropout: only the output, no bias or sinks."""
-    plain = not call.biased and Stage.VALUES not in call.position.stages and call.sinks is None
+    """Return whether `backward` supports this dropout: plain scores, no sinks, only the output."""
+    plain = not call.biased and call.score_function is None
+    plain = plain and Stage.VALUES not in call.position.stages and call.sinks is None
     return plain and call.dropout < 1 and "logsumexp" not in call.need
 
 
@@ -113,20 +117,24 @@ def _by_function(call: Call, keep: Keep | None) -> tuple[Tensor, Tensor]:
     q, k, v, raw_queries = _packed(call)
     position = with_frozen_tensors(call.position)
     relative = relative_terms(call.position, raw_queries, call.shape, call.scale)
-    far = clipped_terms(call.position, call.mask, call.shape, k, v)
+    function, far = call.score_function, None
+    if function is None:  # one changes the scores, and not the position's bias
+        far = clipped_terms(call.position, call.mask, call.shape, k, v)
     clipped = () if far is None else (*far.keys, *far.values)
     q, k, v, *clipped_rows = _even(call, q, k, v, *clipped)
     reach = None if far is None else far.reach
-    function = TiledAttention(call.mask, position, call.scale, call.shape, keep, reach)
+    fixed = call.mask, position, call.scale, call.shape
+    attention = TiledAttention(*fixed, keep, function, reach)
     terms, far_rows = relative or RelativeTerms(), clipped_rows or (None,) * 4
-    return function((q, k, v, call.sinks, raw_queries, *terms, *far_rows), _learned(call))
+    return attention((q, k, v, call.sinks, raw_queries, *terms, *far_rows), _learned(call))
 
 
 def _by_operator(call: Call, keep: Keep | None) -> tuple[Tensor, Tensor]:
     """Run the call as one operator of a compiled graph."""
     q, k, v, raw_queries = _packed(call)
     acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
-    written = encode(call.mask, *((call.position, raw_queries) if acts else (None, None)), keep)
+    moving = (call.position, raw_queries) if acts else (None, None)
+    written = encode(call.mask, *moving, keep, call.softcap)
     qkv = _even(call, q, k, v)
     settings = (call.shape.offset, call.scale, call.sinks)
     results: tuple[Tensor, Tensor] = operator(*qkv, *written, *settings)

@@ -17,10 +17,11 @@ from torch import Tensor
 from headwise.call import softmax_dtype
 from headwise.engines.kernel import BackwardInputs, grouped_matmul
 from headwise.engines.tiled import batched_kernel
+from headwise.engines.tiled.batched_kernel import folded, unfolded
 from headwise.engines.tiled.forward import covers, max_pairs
 from headwise.engines.tiled.parts import Part
 from headwise.engines.tiled.problem import NEAR, GradientBuffers, Problem
-from headwise.engines.tiled.scores import chunks_with_terms, folded, score_terms, unfolded, values
+from headwise.engines.tiled.scores import chunks_with_terms, score_function, score_terms, values
 from headwise.positions import Stage
 from headwise.positions.relative_terms import RelativeTerms, skew
 
@@ -91,6 +92,7 @@ def _backward(
         for chunk in _small(problem, slow):
             own, depends = _own(given, chunk), problem.mask.biased and learned
             plain = not depends and not problem.needs_weights(chunk)
+            plain = plain and problem.score_function is None
             if plain and problem.terms(chunk) is not None:
                 add_by_products(buffers, problem, chunk, own, delta)
             else:
@@ -99,7 +101,8 @@ def _backward(
         for chunk, extra in chunks_with_terms(problem, part, max_pairs(problem, part, ROWS)):
             q, k, v, _ = _rows(problem, chunk)
             own = _own(given, chunk)
-            dq, dk, dv = batched_kernel.backward(own, q, k, v, extra.scores, problem.scale)
+            terms = q, k, v, extra.scores, problem.scale, score_function(problem, chunk)
+            dq, dk, dv = batched_kernel.backward(own, *terms)
             first = written and not part.layer
             (chunk.queries.put if first else chunk.queries.add)(buffers.q, dq)
             for into, gradient in zip(buffers.rows(chunk), (dk, dv), strict=True):
@@ -225,7 +228,8 @@ def _exact(
     """
     q, k, v, raw_queries = rows
     extra = score_terms(problem, part, raw_queries, terms)
-    weights = batched_kernel.weights(q, k, extra.scores, own.logsumexp, problem.scale)
+    others = extra.scores, own.logsumexp, problem.scale, score_function(problem, part)
+    weights = batched_kernel.weights(q, k, *others)
     used = weights.detach() if constant_weights else weights
     output = batched_kernel.mixed(used, v)
     if problem.needs_weights(part):

@@ -4,7 +4,7 @@ The tensors have five axes: q (B, H, n, r, D), k (B, G, n, m, D), where n counts
 takes four axes. A single block drops the axis n. If all samples and heads share one mask, and every
 head has its own key/value head, (B, H) fold into one axis and the blocks take the kernel's axis of
 heads. Otherwise every sample is a separate call with its blocks as the batch, so heads share keys
-without copying them.
+without copying them. A function of the scores gets a whole part, with samples and blocks as batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headwise.engines import kernel
-from headwise.engines.kernel import BackwardInputs
+from headwise.engines.kernel import BackwardInputs, Modify
 
 
 class BatchLayout(Enum):
@@ -24,44 +24,59 @@ class BatchLayout(Enum):
     ONE = "one block"
     FOLD = "samples and heads folded"
     EACH = "samples one by one"
+    BATCH = "samples and blocks folded"
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, modify: Modify = None
 ) -> tuple[Tensor, Tensor]:
     """Return output (B, H, n, r, Dv) and logsumexp (B, H, n, r) of the blocks.
 
-    ``added`` is (B or 1, H or 1, n or 1, r, m), or None.
+    ``added`` is (B or 1, H or 1, n or 1, r, m), or None; ``modify`` is a function of the scaled
+    scores (B n, H, r, m), or None.
     """
 
     def function(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        return kernel.forward(q, k, v, mask, scale)
+        return kernel.forward(q, k, v, mask, scale, modify)
 
-    output, logsumexp = _run(function, (q, k, v), added, layout_of(q, k, v, added))
+    output, logsumexp = _run(function, (q, k, v), added, layout_of(q, k, v, added, modify))
     return output, logsumexp
 
 
 def backward(
-    given: BackwardInputs, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+    given: BackwardInputs,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    added: Tensor | None,
+    scale: float,
+    modify: Modify = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v; the tensors of ``given`` are blocks too."""
 
     def function(*inputs: Any) -> tuple[Tensor, ...]:
         grad, output, sums, q, k, v, mask = inputs
-        return kernel.backward(BackwardInputs(grad, output, sums), q, k, v, mask, scale)
+        return kernel.backward(BackwardInputs(grad, output, sums), q, k, v, mask, scale, modify)
 
     inputs = given.grad, given.output, given.logsumexp, q, k, v
-    dq, dk, dv = _run(function, inputs, added, layout_of(q, k, v, added))
+    dq, dk, dv = _run(function, inputs, added, layout_of(q, k, v, added, modify))
     return dq, dk, dv
 
 
-def weights(q: Tensor, k: Tensor, added: Tensor | None, logsumexp: Tensor, scale: float) -> Tensor:
+def weights(
+    q: Tensor,
+    k: Tensor,
+    added: Tensor | None,
+    logsumexp: Tensor,
+    scale: float,
+    modify: Modify = None,
+) -> Tensor:
     """Return the weights exp(scores - logsumexp), (B, H, n, r, m), by matrix products."""
 
     def function(q: Tensor, k: Tensor, sums: Tensor, mask: Tensor | None) -> tuple[Tensor]:
-        return ((kernel.plain_scores(q, k, mask, scale) - sums[..., None]).exp(),)
+        return ((kernel.plain_scores(q, k, mask, scale, modify) - sums[..., None]).exp(),)
 
-    return _run(function, (q, k, logsumexp), added, layout_of(q, k, k, added))[0]
+    return _run(function, (q, k, logsumexp), added, layout_of(q, k, k, added, modify))[0]
 
 
 def mixed(weights: Tensor, v: Tensor) -> Tensor:
@@ -70,8 +85,12 @@ def mixed(weights: Tensor, v: Tensor) -> Tensor:
     return _run(lambda *call: (kernel.grouped_matmul(*call[:2]),), inputs, None, layout)[0]
 
 
-def layout_of(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> BatchLayout:
+def layout_of(
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, modify: Modify = None
+) -> BatchLayout:
     """Return the layout in which the kernel can compute these blocks."""
+    if modify is not None:
+        return BatchLayout.BATCH
     if q.shape[2] == 1:
         return BatchLayout.ONE
     shared = added is None or added.shape[0] == added.shape[1] == 1
@@ -90,6 +109,8 @@ def _run(
     columns: list[Sequence[Tensor | None]] = [_split(tensor, layout) for tensor in inputs]
     if added is None:
         columns.append([None] * len(columns[0]))
+    elif layout is BatchLayout.BATCH:
+        columns.append([folded(added.expand(samples, -1, inputs[0].shape[2], -1, -1))])
     elif layout is BatchLayout.EACH:
         columns.append(_split(added.expand(samples, -1, -1, -1, -1), layout))
     else:
@@ -103,6 +124,8 @@ def _split(blocks: Tensor, layout: BatchLayout) -> list[Tensor]:
         return [blocks[:, :, 0]]
     if layout is BatchLayout.FOLD:
         return [blocks.flatten(0, 1)]
+    if layout is BatchLayout.BATCH:
+        return [folded(blocks)]
     return [sample.transpose(0, 1) for sample in blocks]
 
 
@@ -111,5 +134,19 @@ def _joined(parts: Sequence[Tensor], layout: BatchLayout, samples: int) -> Tenso
         return parts[0].unsqueeze(2)
     if layout is BatchLayout.FOLD:
         return torch.unflatten(parts[0], 0, (samples, -1))
+    if layout is BatchLayout.BATCH:
+        return torch.unflatten(parts[0], 0, (samples, -1)).transpose(1, 2)
     turned = [part.transpose(0, 1) for part in parts]
     return turned[0][None] if samples == 1 else torch.stack(turned)
+
+
+def folded(blocks: Tensor) -> Tensor:
+    """(B, H, n, r, X) as (B n, H, r, X)."""
+    return blocks.transpose(1, 2).flatten(0, 1)
+
+
+def unfolded(rows: Tensor, samples: int) -> Tensor:
+    """(B n, H, r, X) as (B, H, n, r, X); a batch of 1 gives one block for all."""
+    if rows.shape[0] == 1:
+        return rows[:, :, None]
+    return torch.unflatten(rows, 0, (samples, -1)).transpose(1, 2)

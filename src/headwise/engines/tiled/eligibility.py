@@ -16,6 +16,7 @@ from headwise.engines.tiled.encoding import encodable, encode
 from headwise.engines.tiled.forward import SIDE
 from headwise.lang import Text
 from headwise.masks import Mask, Tile, causal, full
+from headwise.masks.arguments import without_numbers
 from headwise.masks.mask import And, Not, Or
 from headwise.masks.patterns.composed import PerHead
 from headwise.masks.patterns.global_tokens import GlobalTokens
@@ -44,10 +45,14 @@ def why_not(call: Call) -> Iterator[Text]:
     yield from not_returned(call.need, ("weights", "logsumexp"))
     if call.empty:
         yield Text("a size is 0")
-    if call.q.device.type == "meta":
+    if without_numbers(call.q):
         yield Text("the tensors hold no numbers")
     if call.mask.biased and not encodable(call.mask):
         yield Text("it cannot see into the bias of {name}", name=type(call.mask).__name__)
+    if call.score_mod is not None and call.score_mod_requires_grad():
+        yield Text("score_mod reads a tensor that requires a gradient")
+    if call.score_mod is not None and torch.compiler.is_compiling():
+        yield Text("under torch.compile a score_mod cannot be written as integers and tensors")
     yield from no_transform_rule(call, compiling=True)
     if torch.compiler.is_compiling():  # an operator carries the mask and the position
         for part in (call.position, call.mask) if _position_acts(call) else (call.mask,):
@@ -67,10 +72,12 @@ def head_groups(call: Call) -> list[Group]:
     """Return the heads grouped by their masks, or one group if they cannot be separated.
 
     They cannot where a mask other than `per_head` depends on the head, or where a position adds to
-    scores or values, since it may have parameters for every head.
+    scores or values, since it may have parameters for every head. Nor with a ``score_mod``, which
+    gets the number of the head.
     """
     heads = tuple(range(call.shape.heads))
-    if _position_acts(call) or not heads or not _splits(call.mask, call.shape):
+    together = _position_acts(call) or call.score_mod is not None
+    if together or not heads or not _splits(call.mask, call.shape):
         return [(heads, call.mask)]
     by_mask: dict[Mask, tuple[int, ...]] = {}
     for head in heads:
@@ -126,7 +133,8 @@ def worthwhile(call: Call) -> bool:
     shape = call.shape
     if shape.keys < SHORT or next(why_not(call), None) is not None:
         return False
-    biased = shape.keys >= LONG and _position_acts(call) and not call.mask.biased
+    acts = _position_acts(call) or call.score_function is not None
+    biased = shape.keys >= LONG and acts and not call.mask.biased
     if call.mask in (full(), causal()):
         return biased and shape.queries > 1
     if shape.queries * shape.keys >= DENSE:

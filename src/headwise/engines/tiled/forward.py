@@ -13,7 +13,13 @@ from headwise.engines.statistics import apply_sinks
 from headwise.engines.tiled import batched_kernel
 from headwise.engines.tiled.parts import IndexedRows, Part, StridedRows
 from headwise.engines.tiled.problem import Problem, finite
-from headwise.engines.tiled.scores import ScoreTerms, chunks_with_terms, score_terms, values
+from headwise.engines.tiled.scores import (
+    ScoreTerms,
+    chunks_with_terms,
+    score_function,
+    score_terms,
+    values,
+)
 from headwise.shapes import AttentionShape
 
 SIDE = 64  # number of rows of a block of queries
@@ -84,7 +90,8 @@ def max_pairs(problem: Problem, part: Part, numbers: int = ROWS) -> int:
         return max(1, min(DROPPED // heads, rows))
     if problem.position_biases(part):
         return max(1, min(MOVING // heads, rows))
-    kernel_suffices = kernel.fused(problem.q) and not problem.mask.biased
+    products = problem.mask.biased or problem.score_function is not None
+    kernel_suffices = kernel.fused(problem.q) and not products
     if not kernel_suffices or problem.needs_weights(part):
         return max(1, min(SCORES // heads, rows))
     return max(1, rows if part.mask is None else min(SCORES, rows))
@@ -93,11 +100,12 @@ def max_pairs(problem: Problem, part: Part, numbers: int = ROWS) -> int:
 def _results(problem: Problem, part: Part, extra: ScoreTerms) -> tuple[Tensor, Tensor]:
     """Return output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1) over the keys of a part."""
     q, (k, v) = part.queries.take(problem.q), map(part.keys.take, problem.keys_values(part))
-    output, logsumexp = batched_kernel.forward(q, k, v, extra.scores, problem.scale)
+    modify = score_function(problem, part)
+    output, logsumexp = batched_kernel.forward(q, k, v, extra.scores, problem.scale, modify)
     hidden = extra.fully_masked
     if problem.needs_weights(part):
         safe = logsumexp if hidden is None else logsumexp.masked_fill(hidden, torch.inf)
-        weights = batched_kernel.weights(q, k, extra.scores, safe, problem.scale)
+        weights = batched_kernel.weights(q, k, extra.scores, safe, problem.scale, modify)
         output = output + values(problem, part, weights).to(output.dtype)
     if hidden is not None:
         logsumexp = logsumexp.masked_fill(hidden, -torch.inf)
@@ -126,7 +134,8 @@ def dense(problem: Problem) -> tuple[Tensor, Tensor]:
     whole = Part(StridedRows(0, 1, shape.queries), StridedRows(0, 1, shape.keys), problem.mask)
     extra = score_terms(problem, whole, problem.raw_queries[:, :, None])
     added, fully_masked = (None if t is None else t[:, :, 0] for t in extra)
-    scores = kernel.plain_scores(problem.q, problem.k, added, problem.scale)
+    modify = score_function(problem, whole)
+    scores = kernel.plain_scores(problem.q, problem.k, added, problem.scale, modify)
     weights, sums = kernel.plain_softmax(scores, fully_masked)
     output = kernel.grouped_matmul(weights, problem.v.to(weights.dtype))
     if problem.needs_weights(whole):

@@ -1,8 +1,8 @@
 """The engine as operators that `torch.compile` and `torch.export` keep as one node.
 
 Besides q, k and v, the operators take the output of `encoding.encode` for a mask and, if needed, a
-position, the unrotated queries and the dropout mask, any of which may be None. The relative terms
-of a position are computed inside.
+position, the unrotated queries, the dropout mask and the soft cap, any of which may be None. The
+relative terms of a position are computed inside.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from headwise.call import softmax_dtype
 from headwise.engines import kernel
@@ -18,9 +19,10 @@ from headwise.engines.kernel import BackwardInputs
 from headwise.engines.statistics import sinks_gradient
 from headwise.engines.tiled.backward import backward
 from headwise.engines.tiled.encoding import decode
-from headwise.engines.tiled.forward import forward
+from headwise.engines.tiled.forward import SIDE, forward
 from headwise.engines.tiled.problem import Problem, clipped_terms, relative_terms
 from headwise.positions import NoPosition
+from headwise.score_functions import score_function
 from headwise.shapes import AttentionShape
 
 
@@ -100,16 +102,18 @@ def _decoded(
 ) -> Problem:
     """Build the problem from q, k, v and the encoded mask, position, queries and dropout mask."""
     (q, k, v), (mask, others) = qkv, decode(numbers, tensors)
-    position, raw_queries, keep = others or (None, None, None)
+    position, raw_queries, keep, softcap = (*others, *(None,) * 4)[:4]
     position, raw_queries = position or NoPosition(), q if raw_queries is None else raw_queries
     shape = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
     relative = relative_terms(position, raw_queries, shape, scale)
-    far = clipped_terms(position, mask, shape, k[..., : raw_queries.shape[3]], v)
+    function, far = score_function(softcap, None, offset), None
+    if function is None:
+        far = clipped_terms(position, mask, shape, k[..., : raw_queries.shape[3]], v)
     if far is not None:  # pad its keys to the width of k, which may be padded for the kernel
         behind, ahead = (kernel.widened(keys, k.shape[3]) for keys in far.keys)
         far = replace(far, keys=(behind, ahead))
     fixed = mask, position, scale, shape
-    return Problem(q, k, v, raw_queries, *fixed, relative, far, sinks, keep)
+    return Problem(q, k, v, raw_queries, *fixed, relative, far, sinks, keep, function)
 
 
 @operator.register_fake
@@ -152,3 +156,28 @@ def _backward(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> tuple[
 
 
 operator.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _pairs(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> int:
+    """The pairs of one head that the parts hold, where the mask's numbers are known."""
+    numbers, tensors, offset, scale, *_ = settings
+    problem = _decoded((q, k, v), None, numbers, tensors, offset, scale)
+    return sum(part.pairs for part in problem.parts(SIDE))
+
+
+@register_flop_formula(torch.ops.headwise.tiled, get_raw=True)
+def _forward_flops(*given: Any, out_val: object = None) -> int:  # noqa: ARG001
+    q, _, v = given[:3]
+    return int(2 * q.shape[0] * q.shape[1] * _pairs(*given) * (q.shape[3] + v.shape[3]))
+
+
+@register_flop_formula(torch.ops.headwise.tiled_backward, get_raw=True)
+def _backward_flops(
+    saved: Any,
+    optional: object,  # noqa: ARG001
+    *settings: Any,
+    out_val: object = None,  # noqa: ARG001
+) -> int:
+    q, k, v = saved[:3]
+    width = 3 * q.shape[3] + 2 * v.shape[3]
+    return int(2 * q.shape[0] * q.shape[1] * _pairs(q, k, v, *settings) * width)

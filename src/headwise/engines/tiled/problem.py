@@ -24,6 +24,7 @@ from headwise.masks.mask import And
 from headwise.positions import Position, Stage
 from headwise.positions.position import ClippedKeyValues
 from headwise.positions.relative_terms import RelativeTerms, differences
+from headwise.score_functions import ScoreFunction
 from headwise.shapes import AttentionShape, Index, Truth
 
 BLOCK = 256  # number of consecutive queries that have the same keys in a region
@@ -50,6 +51,7 @@ class Problem:
         far: clipped keys and values for distant pairs, or None.
         sinks: one extra logit per head in every softmax, (H,), or None.
         keep: the pairs that dropout keeps, or None without dropout; see `_is_plain`.
+        score_function: the function of the scaled scores, or None; with one, nothing is clipped.
     """
 
     q: Tensor
@@ -64,6 +66,7 @@ class Problem:
     far: ClippedKeyValues | None = None
     sinks: Tensor | None = None
     keep: Keep | None = None
+    score_function: ScoreFunction | None = None
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines import kernel
+from headwise.engines.kernel import Modify
+from headwise.engines.tiled.batched_kernel import folded, unfolded
 from headwise.engines.tiled.parts import IndexedRows, Part
 from headwise.engines.tiled.problem import Problem
 from headwise.positions.relative_terms import RelativeTerms
@@ -108,16 +110,13 @@ def values(problem: Problem, part: Part, weights: Tensor) -> Tensor:
     return torch.stack([block for block in added if block is not None], 2)
 
 
-def folded(blocks: Tensor) -> Tensor:
-    """Return (B, H, n, r, X) as (B n, H, r, X)."""
-    return blocks.transpose(1, 2).flatten(0, 1)
-
-
-def unfolded(rows: Tensor, samples: int) -> Tensor:
-    """Return (B n, H, r, X) as (B, H, n, r, X); a batch of 1 gives one block for all."""
-    if rows.shape[0] == 1:
-        return rows[:, :, None]
-    return torch.unflatten(rows, 0, (samples, -1)).transpose(1, 2)
+def score_function(problem: Problem, part: Part) -> Modify:
+    """Return the problem's function of the scaled scores of a part, (B n, H, r, m)."""
+    function = problem.score_function
+    if function is None:
+        return None
+    indices, samples = _indices(problem, part), problem.shape.batch
+    return lambda scores: folded(function(unfolded(scores, samples), *indices))
 
 
 def places(problem: Problem, part: Part) -> tuple[Tensor, Tensor]:

@@ -31,10 +31,8 @@ def terms_of_call(call: Call) -> AttentionTerms:
 
     added = values if Stage.VALUES in call.position.stages else None
     appended = call.mask.count if isinstance(call.mask, Appended) else 0
-    pattern, sinks = CallPattern(call), call.sinks
-    return AttentionTerms(
-        q, k, call.v, call.scale, pattern, sink=sinks, values=added, appended=appended
-    )
+    terms = q, k, call.v, call.scale, CallPattern(call), call.softcap, call.sinks
+    return AttentionTerms(*terms, values=added, appended=appended)
 
 
 def real_keys(call: Call) -> Tensor | None:

@@ -125,7 +125,7 @@ class _Call:
             )
         if module.add_zero_attn:
             k, v = (F.pad(tensor, (0, 0, 0, 1)) for tensor in (k, v))
-        self.q, self.k, self.v = (split_heads(tensor, module.num_heads) for tensor in (q, k, v))
+        self.q, self.k, self.v = (split_heads(tensor, module.head_dim) for tensor in (q, k, v))
 
     def batch_first(self, x: Tensor) -> Tensor:
         """(B, L, E) from the module's layout."""
@@ -256,7 +256,8 @@ def _recording_headwise(
     def _attend_heads(*args: Any, **kwargs: Any) -> Any:
         result = inner(*args, **kwargs)
         with torch.no_grad():
-            options = {key: kwargs.get(key) for key in ("mask", "position", "offset", "sinks")}
+            names = ("mask", "position", "offset", "sinks", "softcap")
+            options = {name: kwargs.get(name) for name in names}
             call = Call.of(*(tensor.detach() for tensor in args), **options)  # type: ignore[arg-type]
             terms = replace(terms_of_call(call), appended=appended)
             real = real_keys(call)

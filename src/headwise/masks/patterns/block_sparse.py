@@ -1,6 +1,7 @@
 """Masks of whole blocks: from a layout, and from a random layout (BigBird)."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -101,6 +102,7 @@ def block_sparse(layout: Tensor, block: int) -> Mask:
 
 
 MOST = 2**24  # the most pairs of blocks in a random layout
+HEAD_SEEDS = 2_654_435_761  # the difference between the seeds of two heads, modulo 2^32
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,6 +112,7 @@ class RandomBlocks(Mask):
     block: int
     count: int
     seed: int
+    heads: int = 1  # how many heads have blocks of their own; 1 means that all share them
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         raise BadValue(
@@ -119,12 +122,16 @@ class RandomBlocks(Mask):
 
     @property
     def name(self) -> str:
-        return f"random_blocks({self.block}, {self.count}, seed={self.seed})"
+        own = "" if self.heads == 1 else f", heads={self.heads}"
+        return f"random_blocks({self.block}, {self.count}, seed={self.seed}{own})"
+
+    def required_sizes(self) -> dict[str, int]:
+        return {"H": self.heads}
 
     def resolve(self, shape: AttentionShape) -> Mask:
         last = max(shape.keys, shape.queries + shape.offset, 1)
         rows, columns = -(-last // self.block), max(-(-shape.keys // self.block), 1)
-        if rows * columns > MOST:
+        if self.heads * rows * columns > MOST:
             raise BadValue(
                 "random_blocks: expected at most {most} pairs of blocks, got {rows} x "
                 "{columns}; use larger blocks",
@@ -133,32 +140,33 @@ class RandomBlocks(Mask):
                 columns=columns,
             )
         draw = drawn_layout if needs_operator() else _draw
-        return BlockSparse(draw(rows, columns, self.count, self.seed), self.block)
+        layout = draw(rows, columns, self.count, self.seed, self.heads)
+        return BlockSparse(layout, self.block).resolve(shape)
 
 
-def _draw(rows: int, columns: int, count: int, seed: int) -> Tensor:
+def _draw(rows: int, columns: int, count: int, seed: int, heads: int) -> Tensor:
     """Draw a random layout; each row has its own seed, so the rows are independent."""
-    layout = torch.zeros(1, rows, columns, dtype=torch.bool)
-    for row in range(rows):
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + row)
+    layout = torch.zeros(heads, rows, columns, dtype=torch.bool)
+    for head, row in product(range(heads), range(rows)):
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + row + head * HEAD_SEEDS)
         order = torch.randperm(columns, generator=generator)
-        layout[0, row, order[:count]] = True
+        layout[head, row, order[:count]] = True
     return layout
 
 
 @torch.library.custom_op("headwise::random_blocks", mutates_args=())
-def drawn_layout(rows: int, columns: int, count: int, seed: int) -> Tensor:
-    """Draw the layout (1, query blocks, key blocks) as one node of a graph."""
-    return _draw(rows, columns, count, seed)
+def drawn_layout(rows: int, columns: int, count: int, seed: int, heads: int) -> Tensor:
+    """Draw the layout (H or 1, query blocks, key blocks) as one node of a graph."""
+    return _draw(rows, columns, count, seed, heads)
 
 
 @drawn_layout.register_fake
-def _(rows: int, columns: int, count: int, seed: int) -> Tensor:
+def _(rows: int, columns: int, count: int, seed: int, heads: int) -> Tensor:
     del count, seed
-    return torch.empty(1, rows, columns, dtype=torch.bool)
+    return torch.empty(heads, rows, columns, dtype=torch.bool)
 
 
-def random_blocks(block: int, count: int, *, seed: int) -> Mask:
+def random_blocks(block: int, count: int, *, seed: int, heads: int = 1) -> Mask:
     """Let each block of queries attend to ``count`` blocks of keys chosen at random.
 
     The same seed and number of keys give the same blocks, in every call and on every device.
@@ -168,10 +176,11 @@ def random_blocks(block: int, count: int, *, seed: int) -> Mask:
         block: the number of positions in a block, at least 1.
         count: the number of key blocks to choose; all of them if there are fewer.
         seed: the seed of the random choice, at least 0.
+        heads: H for a separate choice in each head, as in BigBird; 1 for one choice for all heads.
 
     Raises:
         BadType, BadValue: if an argument is not an integer or too small, or, when called, if the
-            length gives more than 2^24 pairs of blocks.
+            length gives more than 2^24 pairs of blocks or H differs.
 
     Source: Zaheer et al. 2020 (BigBird), section 2, random attention.
 
@@ -183,4 +192,5 @@ def random_blocks(block: int, count: int, *, seed: int) -> Mask:
     block = check_integer("random_blocks", "block", block, 1, Text("64 is usual"))
     count = check_integer("random_blocks", "count", count, 1, Text("3 is usual"))
     seed = check_integer("random_blocks", "seed", seed, 0, Text("any integer works"))
-    return RandomBlocks(block, count, seed)
+    heads = check_integer("random_blocks", "heads", heads, 1, Text("1 draws once for all heads"))
+    return RandomBlocks(block, count, seed, heads)

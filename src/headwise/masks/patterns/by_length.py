@@ -1,17 +1,18 @@
 """Masks defined by lengths: padding, a bidirectional prefix, and packed documents."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from numbers import Integral
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import INTEGERS, check_integers, needs_operator
+from headwise.masks.arguments import INTEGERS, check_integers, needs_operator, without_numbers
 from headwise.masks.mask import Mask, Tile, zero_index
 from headwise.masks.patterns.by_distance import causal
 from headwise.shapes import (
@@ -46,8 +47,8 @@ class Padding(Mask):
 
     @property
     def name(self) -> str:
-        if self.real.dtype == torch.bool:
-            return f"padding(<bool {tuple(self.real.shape)}>)"
+        if self.real.dtype == torch.bool or without_numbers(self.real):
+            return f"padding(<{self.real.dtype} {tuple(self.real.shape)}>)".replace("torch.", "")
         return f"padding({self.real.tolist()})"
 
     def required_sizes(self) -> dict[str, int]:
@@ -158,21 +159,25 @@ def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
 class Documents(Mask):
     """The mask of `documents`."""
 
-    ids: Tensor  # (B or 1, Lk), the document of each position
+    ids: Tensor  # (B or 1, Lk), the document of each key
     summed: bool = False  # whether it was given as lengths, for messages
+    query_ids: Tensor | None = None  # (B or 1, Lq), the document of each query, if not by position
+    offset: int = 0  # the position of the first query, once resolved
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        ids = self.ids.to(k.device)
-        if not ids.shape[1]:
+        ids, queries = (ids.to(k.device) for ids in (self.ids, self._query_ids))
+        if not ids.shape[1] or not queries.shape[1]:
             return torch.zeros_like(q + k, dtype=torch.bool)
-        row = b if len(ids) > 1 else zero_index(b)
-        inside = (q >= 0) & (q < ids.shape[1])
-        return inside & (ids[row, q.clamp(0, max(ids.shape[1] - 1, 0))] == ids[row, k])
+        number = q - self.offset
+        inside = (number >= 0) & (number < queries.shape[1])
+        ours = _row(queries, b, number.clamp(0, queries.shape[1] - 1))
+        return inside & (ours == _row(ids, b, k))
 
     def tile(self, q: range, k: range) -> Tile:
-        if q[0] < 0 or q[-1] >= self.ids.shape[1]:
+        first, last = q[0] - self.offset, q[-1] - self.offset
+        if first < 0 or last >= self._query_ids.shape[1]:
             return Tile.MIXED
-        ours = self.ids[:, q[0] : q[-1] + 1].aminmax(dim=1)
+        ours = self._query_ids[:, first : last + 1].aminmax(dim=1)
         theirs = self.ids[:, k[0] : k[-1] + 1].aminmax(dim=1)
         if bool(((ours.max < theirs.min) | (theirs.max < ours.min)).all()):
             return Tile.EMPTY
@@ -184,13 +189,23 @@ class Documents(Mask):
         return frozenset((turns.nonzero()[:, 0] + 1).tolist())
 
     @property
+    def _query_ids(self) -> Tensor:
+        return self.ids if self.query_ids is None else self.query_ids
+
+    @property
     def name(self) -> str:
-        return f"documents(<{tuple(self.ids.shape)}>)"
+        queries = "" if self.query_ids is None else f"<{tuple(self.query_ids.shape)}>, "
+        return f"documents({queries}<{tuple(self.ids.shape)}>)"
 
     def required_sizes(self) -> dict[str, int]:
-        return dict(zip(("B", "Lk"), self.ids.shape, strict=True))
+        sizes = dict(zip(("B", "Lk"), self.ids.shape, strict=True))
+        if self.query_ids is None:
+            return sizes
+        return {**sizes, "B": max(sizes["B"], len(self.query_ids)), "Lq": self.query_ids.shape[1]}
 
     def resolve(self, shape: AttentionShape) -> Mask:
+        if self.query_ids is not None:
+            self._check_queries(self.query_ids, shape)
         batch, keys = self.ids.shape
         if not broadcasts(batch, shape.batch) or keys != shape.keys:
             reason = Text("assign a document number to every key")
@@ -206,19 +221,107 @@ class Documents(Mask):
                 got=(shape.batch, shape.keys),
                 reason=reason,
             )
-        return self
+        return self if self.query_ids is None else replace(self, offset=shape.offset)
+
+    def _check_queries(self, ids: Tensor, shape: AttentionShape) -> None:
+        batch, queries = ids.shape
+        if not broadcasts(batch, shape.batch) or queries != shape.queries:
+            raise BadValue(
+                "documents: the queries were numbered for (B, Lq) = {expected}, called with {got}; "
+                "number every query",
+                expected=(batch, queries),
+                got=(shape.batch, shape.queries),
+            )
 
 
-def documents(parts: Sequence[int] | Tensor) -> Mask:
+def _row(ids: Tensor, b: Index, position: Index) -> Tensor:
+    return ids[b if len(ids) > 1 else zero_index(b), position]
+
+
+class DocumentsFunction(Protocol):
+    """The function `documents`, with a variant for flash-attn's arguments."""
+
+    __name__: str
+    from_cu_seqlens: Callable[..., Mask]
+
+    def __call__(
+        self, parts: Sequence[int] | Tensor, key_parts: Sequence[int] | Tensor | None = None
+    ) -> Mask: ...
+
+
+def _with_from_cu_seqlens(function: Callable[..., Mask]) -> DocumentsFunction:
+    named: Any = function
+    named.from_cu_seqlens = documents_from_cu_seqlens
+    result: DocumentsFunction = named
+    return result
+
+
+def documents_from_cu_seqlens(
+    cu_seqlens_q: Sequence[int] | Tensor, cu_seqlens_k: Sequence[int] | Tensor | None = None
+) -> Mask:
+    """Return `documents` from the cumulative lengths of flash-attn's functions for packed texts.
+
+    ``causal()`` counts positions from the start of the whole sequence: to combine both, give the
+    same lengths for queries and keys.
+
+    Args:
+        cu_seqlens_q: 0, the length of the first document, of the first two together, and so on.
+        cu_seqlens_k: the same for the keys of as many documents; None means the same lengths.
+
+    Raises:
+        BadType, BadValue: if one is not a sequence of integers that starts at 0 and never falls,
+            or they have different numbers of documents.
+
+    Example:
+        >>> print(documents.from_cu_seqlens([0, 1, 3]).draw(3))
+        ■ · ·
+        · ■ ■
+        · ■ ■
+    """
+    lengths = _lengths("cu_seqlens_q", cu_seqlens_q)
+    if cu_seqlens_k is None:
+        return documents(lengths)
+    key_lengths = _lengths("cu_seqlens_k", cu_seqlens_k)
+    if len(lengths) != len(key_lengths):
+        raise BadValue(
+            "documents: cu_seqlens_q has {queries} documents, but cu_seqlens_k has {keys}; give "
+            "the keys of every document, 0 for a document without keys",
+            queries=len(lengths),
+            keys=len(key_lengths),
+        )
+    return documents(lengths, key_lengths)
+
+
+def _lengths(argument: str, cumulative: object) -> list[int]:
+    """Return the lengths of the documents from their cumulative sums."""
+    listed = cumulative.tolist() if isinstance(cumulative, Tensor) else cumulative
+    sums = check_integers("documents", Text("sum of lengths"), listed, Text("the first sum is 0"))
+    lengths = [after - before for before, after in pairwise(sums)]
+    if not sums or sums[0] or min(lengths, default=0) < 0:
+        raise BadValue(
+            "documents: {argument} must start at 0 and never fall, got {sums}; for lengths 3 and "
+            "5 it is [0, 3, 8]",
+            argument=argument,
+            sums=sums,
+        )
+    return lengths
+
+
+@_with_from_cu_seqlens
+def documents(
+    parts: Sequence[int] | Tensor, key_parts: Sequence[int] | Tensor | None = None
+) -> Mask:
     """Let each position attend only to its own document; combine with ``causal()`` for a decoder.
 
     Args:
         parts: the lengths of the documents in the sequence, in order; or an integer tensor (Lk,) or
             (B, Lk) with the document number of each position.
+        key_parts: the same for the keys, if they are another sequence, as in cross-attention of
+            packed texts; ``parts`` then describes the queries, (Lq,) or (B, Lq).
 
     Raises:
         BadType, BadValue: if ``parts`` is neither, a length is negative, their sum is above 2^31 -
-            1, or, when called, if B or Lk do not fit.
+            1, or, when called, if B, Lq or Lk do not fit.
 
     Source: Krell et al. 2021, packing without cross-contamination.
 
@@ -229,7 +332,17 @@ def documents(parts: Sequence[int] | Tensor) -> Mask:
         · ■ · ·
         · ■ ■ ·
         · ■ ■ ■
+        >>> print(documents([1, 1], [3, 2]).draw(2, 5))
+        ■ ■ ■ · ·
+        · · · ■ ■
     """
+    keys = parts if key_parts is None else key_parts
+    queries = None if key_parts is None else _numbers(parts)
+    return Documents(_numbers(keys), not isinstance(keys, Tensor), queries)
+
+
+def _numbers(parts: Sequence[int] | Tensor) -> Tensor:
+    """The document of each position, (B or 1, L)."""
     if isinstance(parts, Tensor):
         check_dense("documents", parts)
         ids = parts[None] if parts.dim() == 1 else parts
@@ -237,8 +350,8 @@ def documents(parts: Sequence[int] | Tensor) -> Mask:
             raise BadType(
                 "documents: expected integers (Lk,) or (B, Lk), got {got}", got=describe(parts)
             )
-        return Documents(ids.long())
+        return ids.long()
     lengths = check_integers("documents", Text("length"), parts, Text("0 means an empty document"))
     check_integer("documents", Text("the sum of the lengths"), sum(lengths), 0)
-    numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths, dtype=torch.long))
-    return Documents(numbers[None], summed=True)
+    counts, total = torch.tensor(lengths, dtype=torch.long), sum(lengths)
+    return torch.arange(len(lengths)).repeat_interleave(counts, output_size=total)[None]

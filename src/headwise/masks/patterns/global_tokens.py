@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import check_integers
+from headwise.masks.arguments import check_integers, without_numbers
 from headwise.masks.mask import Mask, Tile, zero_index
 from headwise.shapes import (
     AttentionShape,
@@ -42,7 +42,7 @@ class GlobalTokens(Mask):
     @property
     def name(self) -> str:
         side = "" if self.symmetric else ", symmetric=False"
-        if len(self.chosen) == 1 and not self.whole:
+        if len(self.chosen) == 1 and not self.whole and not without_numbers(self.chosen):
             return f"global_tokens({self.chosen[0].nonzero()[:, 0].tolist()}{side})"
         return f"global_tokens(<bool {tuple(self.chosen.shape)}>{side})"
 

@@ -6,68 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from headwise.attention import AUTO, attend
-from headwise.call import softmax_dtype
 from headwise.errors import BadValue, MissingExtra
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full
 from headwise.masks.patterns.from_tensor import FromTensor
 from headwise.nn.huggingface.transformers_masks import PatternMask, mask_function
-from headwise.positions import Position, Stage
-from headwise.positions.position import PositionIds
-
-
-@dataclass(frozen=True)
-class Cap:
-    """The capped scores value · tanh(scale · q kᵀ / value)."""
-
-    value: float
-    scale: float
-
-    def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        """Of queries (B, H, n, D) and keys (B, G, m, D): (B, H, n, m), in float32 at least."""
-        dtype = softmax_dtype(q.dtype)
-        keys = k.to(dtype).repeat_interleave(q.shape[1] // k.shape[1], 1)
-        return self.value * torch.tanh(q.to(dtype) @ keys.mT * (self.scale / self.value))
-
-
-class SoftCap(Position):
-    """The capped scores of q (B, H, Lq, D) and k (B, G, Lk, D), as a bias on scores of 0."""
-
-    stages = frozenset({Stage.SCORES})
-
-    def __init__(self, q: Tensor, k: Tensor, cap: Cap, offset: int) -> None:
-        super().__init__()
-        self.q, self.k, self.cap, self.offset = q, k, cap, offset
-
-    def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor:
-        if q.shape[:2] != self.q.shape[:2]:
-            raise BadValue(
-                "softcap: expected all samples and heads at once, {expected}, got {got}; use "
-                "engine='tiled', 'eager' or 'sdpa'",
-                expected=tuple(self.q.shape[:2]),
-                got=tuple(q.shape[:2]),
-            )
-        rows = (query - self.offset).clamp(0, self.q.shape[2] - 1)
-        return self.cap.scores(self.q.index_select(2, rows), self.k.index_select(2, key))
-
-    def extra_repr(self) -> str:
-        return f"{self.cap.value}"
-
-
-def capped(
-    q: Tensor, k: Tensor, mask: Mask, offset: int | None, cap: Cap
-) -> tuple[Tensor, Mask, Position | None]:
-    """The arguments of `attend` for capped scores: queries of 0, a mask, a position or None."""
-    zeros = torch.zeros_like(q)
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
-        return zeros, mask & FromTensor(cap.scores(q, k), "b h q k"), None
-    first = k.shape[2] - q.shape[2] if offset is None else offset
-    return zeros, mask, SoftCap(q, k, cap, first)
-
 
 HONOURED = (
     *("dropout", "is_causal", "output_attentions", "position_bias", "s_aux", "scaling", "softcap"),
@@ -117,20 +63,16 @@ def attention_function(
                 name=name,
             )
     settings = getattr(module, SETTINGS, None) or Settings("")
-    scale, cap = options.get("scaling"), options.get("softcap")
     mask, offset = mask_and_offset(module, query, key, attention_mask, options.get("is_causal"))
-    bias, position = options.get("position_bias"), None
+    bias = options.get("position_bias")
     mask = mask if bias is None else mask & FromTensor(bias, "b h q k")
-    if cap is not None:
-        factor = query.shape[-1] ** -0.5 if scale is None else scale
-        query, mask, position = capped(query, key, mask, offset, Cap(cap, factor))
     result = attend(
         query,
         key,
         value,
         mask=mask,
-        position=position,
-        scale=scale,
+        scale=options.get("scaling"),
+        softcap=options.get("softcap"),
         dropout=float(options.get("dropout") or 0.0),
         offset=offset,
         sinks=options.get("s_aux"),

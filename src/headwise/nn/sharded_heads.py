@@ -1,0 +1,58 @@
+"""Attention whose projections tensor parallelism shards by heads: each rank has some of them."""
+
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from headwise.errors import BadValue
+from headwise.masks import Mask
+from headwise.positions import Position
+
+
+class PerHeadOptions(Protocol):
+    """The options of a `MultiheadAttention` that hold something for each head."""
+
+    num_heads: int
+    num_kv_heads: int
+    position: Position | None
+    sinks: nn.Parameter | None
+    bias_k: nn.Parameter | None
+    logit_scale: nn.Module | None
+    gate: nn.Module | None
+
+
+def check_sharded_heads(module: PerHeadOptions, q: Tensor, k: Tensor, mask: Mask) -> None:
+    """Check that q (B, H', L, D) and k (B, G', S, D) of one rank can be computed by themselves.
+
+    A head's sink, bias or mask cannot be told from another's, since a rank does not know which of
+    the heads it has.
+    """
+    heads, groups = module.num_heads, module.num_kv_heads
+    if q.shape[1] * groups != k.shape[1] * heads:
+        raise BadValue(
+            "q_proj, k_proj: this rank has {queries} query heads of {heads} and {keys} key/value "
+            "heads of {groups}, so that a query head would read another's keys; shard q_proj, "
+            "k_proj and v_proj alike, over at most num_kv_heads ranks",
+            queries=q.shape[1],
+            heads=heads,
+            keys=k.shape[1],
+            groups=groups,
+        )
+    position = {} if module.position is None else module.position.expected_sizes()
+    per_head = {
+        "sinks": module.sinks is not None,
+        "logit_scale": module.logit_scale is not None,
+        "gate": module.gate is not None,
+        "add_bias_kv": module.bias_k is not None,
+        "position": "H" in position,
+        "mask": mask.required_sizes().get("H", 1) > 1,
+    }
+    for name, present in per_head.items():
+        if present:
+            raise BadValue(
+                "{name}: it is for all {heads} heads, and this rank has {local}, since the "
+                "projections are sharded; leave it out, or do not shard this attention",
+                name=name,
+                heads=heads,
+                local=q.shape[1],
+            )
