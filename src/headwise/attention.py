@@ -155,18 +155,18 @@ _CONTEXT_PARALLEL = tuple(
     f"torch.distributed.tensor.experimental.{module}"
     for module in ("_context_parallel._attention", "_attention")
 )
-"""Where versions of torch keep the functions that `context_parallel` has replaced."""
+"""Modules in which torch versions store the functions that `context_parallel` has replaced."""
 
 
 def refuse_context_parallel() -> None:
-    """Refuse a call inside `context_parallel`, where q, k and v are a part of the sequence."""
+    """Raise inside `context_parallel`, where q, k and v are a part of the sequence."""
     for name in _CONTEXT_PARALLEL:
         replaced = getattr(sys.modules.get(name), "_replaced_functions", None)
         if replaced and functional.scaled_dot_product_attention in replaced:
             raise BadValue(
-                "attend: inside context_parallel q, k and v are one part of the sequence, and only "
-                "torch's own attention reaches the others; leave the context, or use "
-                "F.scaled_dot_product_attention there"
+                "attend: inside context_parallel, q, k and v are one part of the sequence; only "
+                "torch's own attention reads the other parts; leave the context, or use "
+                "F.scaled_dot_product_attention in it"
             )
 
 

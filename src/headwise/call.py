@@ -159,11 +159,11 @@ class Call:
 
     @property
     def score_function(self) -> ScoreFunction | None:
-        """The function of the scaled scores, before the bias: soft cap and ``score_mod``."""
+        """The function of the scaled scores before the bias: soft cap, ``score_mod``; or None."""
         return score_function(self.softcap, self.score_mod, self.shape.offset)
 
     def score_mod_requires_grad(self) -> bool:
-        """Whether ``score_mod`` reads a tensor that requires a gradient."""
+        """Return whether ``score_mod`` reads a tensor that requires a gradient."""
         function = self.score_function
         return function is not None and not self.empty and reads_learned(function, self.shape)
 
@@ -237,7 +237,7 @@ def _check_sizes(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def is_tracing() -> bool:
-    """Whether `torch.jit.trace` or the legacy ONNX exporter records the operations."""
+    """Return whether `torch.jit.trace` or the legacy ONNX exporter records the operations."""
     return not torch.compiler.is_compiling() and torch._C._get_tracing_state() is not None
 
 

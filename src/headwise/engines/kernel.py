@@ -1,12 +1,12 @@
 """Attention of some queries to some keys, by PyTorch's fused CPU kernel or by matrix products.
 
 Shapes are q (B, H, n, D), k (B, G, m, D), v (B, G, m, Dv), each with last stride 1. ``added`` is
-added to the scores times ``scale``: (B or 1, H or 1, n, m) in the softmax dtype, -inf where a query
-may not attend, or None. (The fused kernel is silently wrong for float64 queries under a float32
+None or a term for the scores times ``scale``: (B or 1, H or 1, n, m) in the softmax dtype, -inf if
+a query may not attend. (The fused kernel is silently wrong for float64 queries under a float32
 mask.) The results are the output (B, H, n, Dv) and the logsumexp (B, H, n) of the masked scores. A
-fully masked row has output 0 and an undefined logsumexp, 0 from the fused kernel; the caller must
-know these rows. With ``triangle``, query i sees keys 0 to i only, and nothing is added. A
-``function`` of the scaled scores (B, H, n, m) needs products.
+fully masked row has output 0 and an undefined logsumexp, which is 0 from the fused kernel; the
+caller must know these rows. With ``triangle``, query i attends to keys 0 to i only, and ``added``
+is None. A ``function`` of the scaled scores (B, H, n, m) needs matrix products.
 """
 
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def suits(q: Tensor, v: Tensor) -> bool:
 def forward(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, function: Modify = None
 ) -> tuple[Tensor, Tensor]:
-    """Output and logsumexp, by the fused kernel where it `suits`."""
+    """Compute output and logsumexp, by the fused kernel if it `suits`."""
     if function is None and suits(q, v):
         return fused_forward(q, k, v, added, scale)
     return plain_forward(q, k, v, added, scale, function)
@@ -96,7 +96,7 @@ def backward(
     scale: float,
     function: Modify = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v from these pairs."""
+    """Compute the gradients of q, k and v from these pairs."""
     if function is None and suits(q, v):
         return fused_backward(given, q, k, v, added, scale)
     return plain_backward(given, q, k, v, added, scale, function)
@@ -122,7 +122,7 @@ def fused_backward(
 def plain_forward(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, function: Modify = None
 ) -> tuple[Tensor, Tensor]:
-    """`forward` by matrix products, in the softmax dtype."""
+    """Compute `forward` by matrix products, in the softmax dtype."""
     scores = plain_scores(q, k, added, scale, function)
     peak = scores.amax(-1, keepdim=True)
     peak = torch.where(peak == -torch.inf, 0.0, peak)
@@ -159,7 +159,7 @@ def plain_backward(
 def plain_scores(
     q: Tensor, k: Tensor, added: Tensor | None, scale: float, function: Modify = None
 ) -> Tensor:
-    """The masked scores (B, H, n, m), in the softmax dtype."""
+    """Return the masked scores (B, H, n, m), in the softmax dtype."""
     wide = softmax_dtype(q.dtype)
     scores = grouped_matmul(q.to(wide), k.to(wide).mT) * scale
     return _added(scores if function is None else function(scores), added)
@@ -170,7 +170,7 @@ def _added(scores: Tensor, added: Tensor | None) -> Tensor:
 
 
 def _with_derivative(function: Modify, scaled: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """The modified scores, and from a gradient with respect to them that of the scaled ones."""
+    """Return the modified scores, and a function from their gradient to that of the scaled ones."""
     if function is None:
         return scaled, lambda gradient: gradient
     with torch.enable_grad():
@@ -269,7 +269,7 @@ def forward_flops(
     scale: object = None,  # noqa: ARG001
     out_shape: object = None,  # noqa: ARG001
 ) -> int:
-    """The products of the fused forward: q kᵀ and weights times v."""
+    """Return the flops of the fused forward: the products q kᵀ and weights times v."""
     batch, heads, rows, dim = q_shape
     return int(2 * batch * heads * rows * k_shape[2] * (dim + v_shape[3]))
 
@@ -283,7 +283,7 @@ def backward_flops(
     scale: object = None,  # noqa: ARG001
     out_shape: object = None,  # noqa: ARG001
 ) -> int:
-    """The five products of the fused backward: scores again, dO vᵀ, dq, dk and dv."""
+    """Return the flops of the fused backward: scores again, dO vᵀ, dq, dk and dv."""
     batch, heads, rows, dim = q_shape
     return int(2 * batch * heads * rows * k_shape[2] * (3 * dim + 2 * grad_shape[3]))
 

@@ -342,7 +342,7 @@ class ChunkedAttention(AttentionFunction):
         return b, h, queries, piece.keys[:, :, :, None].clamp(min=0)
 
     def _score_function(self, piece: Blocks) -> kernel.Modify:
-        """The call's function of the scaled scores of a piece, (B H, n, r, 2 c)."""
+        """Return the call's function of the scaled scores of a piece, (B H, n, r, 2 c)."""
         function = self.call.score_function
         if function is None:
             return None

@@ -1,4 +1,4 @@
-"""The interface of position encodings, and two of them together."""
+"""The interface of position encodings, and the combination of two."""
 
 import sys
 from abc import ABC
@@ -151,18 +151,18 @@ class NoPosition(Position):
 
 
 class Combined(Position):
-    """Two positions in one attention; ``first + second`` makes one.
+    """Two positions in one attention, created by ``first + second``.
 
-    q and k pass through the first, then the second; the biases on the scores are added, as are the
-    terms of the output.
+    q and k pass through the first position, then the second; the biases on the scores are added, as
+    are the terms of the output.
 
     Args:
         first: a position that acts inside attention.
-        second: another.
+        second: another position that acts inside attention.
 
     Raises:
-        BadType, BadValue: if one is not a position or is added before the projections, or the two
-            were made for different sizes.
+        BadType, BadValue: if an argument is not a position, or is added before the projections, or
+            if the two have different sizes.
 
     Example:
         >>> from headwise.positions import ALiBi, Rotary
@@ -180,8 +180,8 @@ class Combined(Position):
         for letter, size in second.expected_sizes().items():
             if sizes.setdefault(letter, size) != size:
                 raise BadValue(
-                    "Combined: the first position was made for {letter}={size}, the second for "
-                    "{letter}={other}; make both with the same size",
+                    "Combined: the first position has {letter}={size}, the second has "
+                    "{letter}={other}; create both with the same size",
                     letter=letter,
                     size=sizes[letter],
                     other=size,

@@ -141,12 +141,12 @@ def _joined(parts: Sequence[Tensor], layout: BatchLayout, samples: int) -> Tenso
 
 
 def folded(blocks: Tensor) -> Tensor:
-    """(B, H, n, r, X) as (B n, H, r, X)."""
+    """Return (B, H, n, r, X) as (B n, H, r, X)."""
     return blocks.transpose(1, 2).flatten(0, 1)
 
 
 def unfolded(rows: Tensor, samples: int) -> Tensor:
-    """(B n, H, r, X) as (B, H, n, r, X); a batch of 1 gives one block for all."""
+    """Return (B n, H, r, X) as (B, H, n, r, X); a batch of 1 gives one block for all."""
     if rows.shape[0] == 1:
         return rows[:, :, None]
     return torch.unflatten(rows, 0, (samples, -1)).transpose(1, 2)

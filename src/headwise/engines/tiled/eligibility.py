@@ -71,9 +71,9 @@ def _position_acts(call: Call) -> bool:
 def head_groups(call: Call) -> list[Group]:
     """Return the heads grouped by their masks, or one group if they cannot be separated.
 
-    They cannot where a mask other than `per_head` depends on the head, or where a position adds to
-    scores or values, since it may have parameters for every head. Nor with a ``score_mod``, which
-    gets the number of the head.
+    They cannot if a mask other than `per_head` depends on the head, if a position adds to scores or
+    values, since it may have parameters for every head, or with a ``score_mod``, which gets the
+    head's index.
     """
     heads = tuple(range(call.shape.heads))
     together = _position_acts(call) or call.score_mod is not None

@@ -159,7 +159,7 @@ operator.register_autograd(_backward, setup_context=_setup_context)
 
 
 def _pairs(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> int:
-    """The pairs of one head that the parts hold, where the mask's numbers are known."""
+    """Return the pairs of one head that the parts hold, if the mask's values are known."""
     numbers, tensors, offset, scale, *_ = settings
     problem = _decoded((q, k, v), None, numbers, tensors, offset, scale)
     return sum(part.pairs for part in problem.parts(SIDE))
