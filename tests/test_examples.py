@@ -33,6 +33,15 @@ def test_the_swapped_encoder_trains_as_pytorchs_does():
     assert ours[-1] < ours[0]
 
 
+@pytest.mark.parametrize("name", ["masks.md", "masks.zh.md"])
+def test_the_code_of_the_guide_to_masks_runs(name, capsys):
+    text, names = (ROOT / "docs" / name).read_text("utf-8"), {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, name, "exec"), names)  # noqa: S102 - our own text
+    assert "engine: tiled" in capsys.readouterr().out
+    assert names["output"].isfinite().all()
+
+
 @pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
 def test_the_code_of_the_readme_runs(name, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text("utf-8"), re.DOTALL)
