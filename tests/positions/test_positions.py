@@ -391,7 +391,7 @@ def test_two_positions_together_count_from_the_first_token_in_a_cache():
 
 
 def test_positions_of_different_sizes_do_not_combine():
-    with pytest.raises(BadValue, match="first position was made for H=4, the second for H=2"):
+    with pytest.raises(BadValue, match="first position has H=4, the second has H=2"):
         hw.ALiBi(4) + hw.T5Bias(2)
     with pytest.raises(BadValue, match="Sinusoidal is added before the projections"):
         hw.ALiBi(4) + hw.Sinusoidal(8)
