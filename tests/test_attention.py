@@ -48,11 +48,11 @@ def test_a_bare_tensor_is_a_mask():
         ({"q": [1.0]}, BadType, "q: expected a tensor, got list"),
         ({"q": torch.zeros(5, 11)}, BadValue, r"q: expected a floating point tensor .*unflatten"),
         ({"k": torch.zeros(2, 3, 7, 11).long()}, BadValue, "k: expected a floating point tensor"),
-        ({"k": torch.zeros(3, 3, 7, 11)}, BadValue, "batch size B of all three must agree"),
+        ({"k": torch.zeros(3, 3, 7, 11)}, BadValue, "batch size B of q, k and v must agree"),
         ({"k": torch.zeros(2, 3, 7, 10)}, BadValue, "head dim D of q and k must agree"),
         ({"v": torch.zeros(2, 6, 7, 13)}, BadValue, "head count G of k and v must agree"),
         ({"v": torch.zeros(2, 3, 8, 13)}, BadValue, "length Lk of k and v must agree"),
-        ({"v": torch.zeros(2, 3, 7, 13).double()}, BadValue, "must share one dtype"),
+        ({"v": torch.zeros(2, 3, 7, 13).double()}, BadValue, "must have the same dtype"),
         ({"q": torch.zeros(2, 5, 5, 11)}, BadValue, "H must be a multiple of G .* H=5, G=3"),
         ({"mask": "causal"}, BadType, r"expected a mask, a tensor or None, got str; for example"),
         ({"mask": torch.ones(3, 3).bool()}, BadValue, "does not fit"),
@@ -140,8 +140,8 @@ def test_a_plan_counts_one_block_of_rows_and_nothing_for_tiles():
 
 def test_a_plan_is_told_in_both_languages():
     plan = hw.plan(*tensors(), need=["entropy"])
-    assert "not sdpa: it does not return entropy" in str(plan)
-    assert "未用 sdpa: 它不返回 entropy" in plan.describe("zh")
+    assert "why not sdpa: it does not return entropy" in str(plan)
+    assert "不用 sdpa 的原因: 它不返回 entropy" in plan.describe("zh")
 
 
 def test_a_plan_chooses_what_attend_runs():

@@ -91,7 +91,7 @@ def test_derivatives_are_right_to_second_order(mask, check):
 
 def test_dropout_is_refused():
     q, k, v = tensors()
-    with pytest.raises(BadValue, match="reference is exact and not random"):
+    with pytest.raises(BadValue, match="expected 0 for the exact reference"):
         reference(Call.of(q, k, v, dropout=0.1))
 
 

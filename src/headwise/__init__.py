@@ -1,7 +1,7 @@
 """headwise: multi-head attention you can read, prove, run and see.
 
-The names below load torch the first time one of them is used; ``import headwise`` alone loads
-nothing heavy, so that the command line answers at once.
+``import headwise`` does not load torch, so the command line starts quickly. Torch is loaded when
+one of the names below is first used.
 """
 
 from importlib import import_module
@@ -77,7 +77,7 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 """The module of each public name."""
 
 _PACKAGES = ("check", "engines", "explain", "heads", "masks", "nn", "plots", "positions", "verify")
-"""Imported when they are first used, as in ``headwise.nn.UnitNorm()``."""
+"""Packages that are imported at their first use, as in ``headwise.nn.UnitNorm()``."""
 
 __all__ = [
     "ALiBi",
@@ -131,7 +131,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'headwise' has no attribute '{name}'")
     value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value  # found without this function from now on
+    globals()[name] = value  # later lookups do not call this function
     return value
 
 

@@ -1,4 +1,4 @@
-"""``python -m headwise``: the command line."""
+"""``python -m headwise`` runs the command line."""
 
 import sys
 

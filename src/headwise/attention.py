@@ -1,4 +1,4 @@
-"""`attend`: attention by the preferred engine that can run it."""
+"""`attend`: attention by the first engine in order of preference that can run it."""
 
 import sys
 from collections.abc import Collection
@@ -71,43 +71,43 @@ def attend(
     need: Collection[str] | None = None,
     engine: str = AUTO,
 ) -> Tensor | Result:
-    """softmax(f(q kᵀ · scale) + bias) v over the keys that the mask allows, for each head.
+    """Compute softmax(f(q kᵀ · scale) + bias) v over the keys that the mask allows, for each head.
 
     Args:
         q: queries (B, H, Lq, D).
-        k: keys (B, G, Lk, D); G divides H, and query head h reads key head h // (H / G).
+        k: keys (B, G, Lk, D); G divides H, and query head h uses key head h // (H / G).
         v: values (B, G, Lk, Dv).
-        mask: which query may attend to which key. In a boolean tensor True means may attend; a
-            float tensor is added to the scaled scores. A fully masked query gives 0, with gradient
-            0.
-        position: a position encoding, such as `ALiBi`, `Rotary`, `Shaw`, `T5Bias` or
-            `TransformerXL`, of matching sizes.
+        mask: which query may attend to which key. In a boolean tensor, True means may attend; a
+            float tensor is added to the scaled scores. A fully masked query has output 0 and
+            gradient 0.
+        position: a position encoding of matching sizes, such as `ALiBi`, `Rotary`, `Shaw`, `T5Bias`
+            or `TransformerXL`.
         scale: factor on the scores; None means 1/sqrt(D).
-        dropout: probability with which a weight is dropped; the caller passes 0 outside training.
-        offset: position of the first query among the keys; None means Lk - Lq, so that the last
-            query stands at the last key.
-        sinks: one logit per head (H,), a further term of every softmax that belongs to no key. A
-            head may so attend to nothing: its weights sum to less than 1. 0 is Miller's
-            "softmax off by one", -inf none.
+        dropout: probability of dropping a weight; the caller passes 0 outside training.
+        offset: position of the first query among the keys; None means Lk - Lq, which aligns the
+            last query with the last key.
+        sinks: one extra logit per head (H,) in every softmax, which belongs to no key. So a head
+            can attend to nothing: its weights sum to less than 1. A logit of 0 is Miller's "softmax
+            off by one"; -inf disables the sink.
         softcap: c in c · tanh(scores / c), applied to the scaled scores before any bias; None
             means no cap.
         score_mod: a function ``(score, b, h, q_idx, kv_idx) -> score`` of the scaled and capped
-            scores, as `torch.nn.attention.flex_attention` takes it: ``q_idx`` counts the queries
-            from 0. It is called with tensors that broadcast, the scores in float32 at least. What
-            blocks a pair belongs into ``mask``; see `headwise.from_mask_mod`.
-        need: what else to return: "weights", "logsumexp", and the statistics of the weights
-            "entropy", "received", "distance" and "largest"; see `Result`. None gives the bare
-            output.
-        engine: "auto" chooses; a name runs that engine or raises.
+            scores, as in `torch.nn.attention.flex_attention`, with ``q_idx`` counted from 0. Its
+            arguments are tensors that broadcast; the scores are float32 at least. To mask a pair,
+            use ``mask``; see `headwise.from_mask_mod`.
+        need: further results to return: "weights", "logsumexp", and the statistics of the weights
+            "entropy", "received", "distance" and "largest"; see `Result`. None returns the output
+            alone.
+        engine: "auto" chooses an engine; a name runs that engine or raises.
 
     Returns:
-        The output (B, H, Lq, Dv), or with ``need`` a `Result` whose ``.output`` it is.
+        The output (B, H, Lq, Dv), or with ``need`` a `Result` with the output in ``.output``.
 
     Raises:
         BadValue, BadType: an argument is wrong; the message names it.
-        EngineRefused: the engine named cannot run this call; the message has every reason.
+        EngineRefused: the named engine cannot run this call; the message lists every reason.
 
-    Source: Vaswani et al. 2017, equation 1; Q, K, V there are one head's q, k, v here. Sinks: Xiao
+    Source: Vaswani et al. 2017, equation 1; its Q, K, V are q, k, v of one head here. Sinks: Xiao
         et al. 2023 (StreamingLLM), and the model card of gpt-oss (OpenAI 2025). Soft cap: Gemma 2
         (Riviere et al. 2024), section 2.
 
@@ -148,7 +148,7 @@ def _in_autocast_dtype(result: Result, device_type: str) -> Result:
 
 
 def choose(call: Call, engine: str) -> Engine:
-    """The engine that runs the call; refuses one chosen by name that cannot."""
+    """Return the engine that runs the call; raise if the named engine cannot run it."""
     if engine == AUTO:
         return best(call)
     check_engine(engine)
@@ -168,23 +168,23 @@ _CONTEXT_PARALLEL = tuple(
     f"torch.distributed.tensor.experimental.{module}"
     for module in ("_context_parallel._attention", "_attention")
 )
-"""Where versions of torch keep the functions that `context_parallel` has replaced."""
+"""Modules in which torch versions store the functions that `context_parallel` has replaced."""
 
 
 def refuse_context_parallel() -> None:
-    """Refuse a call inside `context_parallel`, where q, k and v are a part of the sequence."""
+    """Raise inside `context_parallel`, where q, k and v are a part of the sequence."""
     for name in _CONTEXT_PARALLEL:
         replaced = getattr(sys.modules.get(name), "_replaced_functions", None)
         if replaced and functional.scaled_dot_product_attention in replaced:
             raise BadValue(
-                "attend: inside context_parallel q, k and v are one part of the sequence, and only "
-                "torch's own attention reaches the others; leave the context, or use "
-                "F.scaled_dot_product_attention there"
+                "attend: inside context_parallel, q, k and v are one part of the sequence; only "
+                "torch's own attention reads the other parts; leave the context, or use "
+                "F.scaled_dot_product_attention in it"
             )
 
 
 def check_engine(engine: str) -> None:
-    """Check that an argument is the name of an engine, or "auto"."""
+    """Check that an argument is the name of an engine or "auto"."""
     names = (AUTO, *(candidate.NAME for candidate in ENGINES))
     if engine not in names:
         raise one_of("engine", engine, names)

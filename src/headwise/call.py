@@ -1,4 +1,4 @@
-"""One attention, validated once and frozen: the input of the reference and of every engine."""
+"""One attention, validated once and immutable: the input of the reference and of every engine."""
 
 import math
 import sys
@@ -38,27 +38,27 @@ from headwise.shapes import (
 )
 
 NEEDS = ("weights", "logsumexp", "entropy", "received", "distance", "largest")
-"""The optional results of an attention."""
+"""The names of the optional results of an attention."""
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """The output of an attention, and the results named in ``need``.
+    """The output of an attention and the results named in ``need``; the others are None.
 
     Attributes:
         output: (B, H, Lq, Dv).
-        weights: (B, H, Lq, Lk) before dropout, each row summing to 1, or 0 where blind; with sinks
-            to less than 1, the sink having the rest; or None.
-        logsumexp: (B, H, Lq) of the masked scores and, where there is one, of the head's sink; -inf
-            where blind without a sink; float32 at least; or None.
-        entropy: (B, H, Lq), -Σ_j w log w of each query's weights in nats, 0 where blind; or None.
-        received: (B, H, Lk), Σ_i w, the attention that a key gets from all queries together, in
-            queries, a blind one giving 0; or None.
-        distance: (B, H, Lq), Σ_j w |i - j|, how far a query looks on average, in tokens, where
-            query number i stands at i + offset; 0 where blind; or None.
-        largest: (B, H, Lq), max_j w, the largest weight of each query, 0 where blind; or None.
+        weights: (B, H, Lq, Lk) before dropout. A row sums to 1, or to less than 1 with a sink,
+            which has the rest; a fully masked row is 0.
+        logsumexp: (B, H, Lq) of the masked scores and the head's sink, if any, in float32 at least;
+            -inf for a fully masked query without a sink.
+        entropy: (B, H, Lq), -Σ_j w log w of each query's weights, in nats; 0 if fully masked.
+        received: (B, H, Lk), Σ_i w, the total attention that a key receives from all queries; a
+            fully masked query contributes 0.
+        distance: (B, H, Lq), Σ_j w |i - j|, the mean distance to the attended keys, in tokens, with
+            query number i at position i + offset; 0 if fully masked.
+        largest: (B, H, Lq), max_j w, the largest weight of each query; 0 if fully masked.
 
-    The last four are of the weights before dropout, and in float32 at least.
+    The last four are computed from the weights before dropout, in float32 at least.
     """
 
     output: Tensor
@@ -77,7 +77,7 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One attention. Make it with `Call.of`, which validates it; engines do not check it again."""
+    """One attention, created and validated by `Call.of`; engines do not check it again."""
 
     q: Queries
     k: Keys
@@ -109,7 +109,7 @@ class Call:
         softcap: float | None = None,
         score_mod: ScoreMod | None = None,
     ) -> "Call":
-        """The validated call; the arguments are those of `headwise.attend`."""
+        """Validate the arguments, which are those of `headwise.attend`, and return the call."""
         _check_tensors(q, k, v)
         offset = k.shape[2] - q.shape[2] if offset is None else _offset(offset)
         shape = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
@@ -128,47 +128,47 @@ class Call:
 
     @property
     def grouped(self) -> bool:
-        """Whether several query heads share one key/value head, never as a symbol of a compiler."""
+        """Whether several query heads share one key/value head, never as a symbolic value."""
         if self.group > 1:  # noqa: SIM103  (a branch, so that a symbol becomes a constant)
             return True
         return False
 
     @property
     def sums(self) -> bool:
-        """Whether each row's logsumexp is needed, as a result or for the sinks."""
+        """Whether the logsumexp of each row is needed, as a result or for the sinks."""
         return "logsumexp" in self.need or self.sinks is not None
 
     def allowed(self) -> Allowed:
-        """The mask written out, True where a query may attend: (B or 1, H or 1, Lq, Lk)."""
+        """Return the mask as booleans, True where a query may attend: (B or 1, H or 1, Lq, Lk)."""
         return self.mask.dense(self.shape)
 
     def position_ids(self) -> tuple[Tensor, Tensor]:
-        """The positions of the queries (Lq,) and of the keys (Lk,)."""
+        """Return the positions of the queries (Lq,) and of the keys (Lk,)."""
         _, _, query, key = self.shape.indices()
         return query.flatten(), key.flatten()
 
     @property
     def empty(self) -> bool:
-        """Whether a size is 0."""
+        """Whether some size is 0."""
         return 0 in self.q.shape or 0 in self.k.shape or 0 in self.v.shape
 
     @property
     def biased(self) -> bool:
-        """Whether anything is added to the scaled scores."""
+        """Whether a bias is added to the scaled scores."""
         return self.mask.biased or Stage.SCORES in self.position.stages
 
     @property
     def score_function(self) -> ScoreFunction | None:
-        """The function of the scaled scores, before the bias: soft cap and ``score_mod``."""
+        """The function of the scaled scores before the bias: soft cap, ``score_mod``; or None."""
         return score_function(self.softcap, self.score_mod, self.shape.offset)
 
     def score_mod_requires_grad(self) -> bool:
-        """Whether ``score_mod`` reads a tensor that requires a gradient."""
+        """Return whether ``score_mod`` reads a tensor that requires a gradient."""
         function = self.score_function
         return function is not None and not self.empty and reads_learned(function, self.shape)
 
     def bias(self, q: Tensor | None = None) -> Tensor | None:
-        """The bias on the scaled scores, float32 at least, or None; q may have another dtype."""
+        """Return the bias on the scaled scores, float32 at least, or None, for ``q`` or call.q."""
         fixed = self.mask.bias(*self.shape.indices())
         position = self.position
         bias = position.bias_grid if self.shape.queries and self.shape.keys else position.bias
@@ -193,8 +193,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         check_dense(name, tensor)
         if tensor.dim() != 4 or not tensor.is_floating_point():
             raise BadValue(
-                "{name}: expected a floating point tensor (B, heads, L, D), got {got}; (B, L, E) "
-                "becomes (B, H, L, D) by x.unflatten(-1, (H, D)).transpose(1, 2)",
+                "{name}: expected a floating point tensor (B, heads, L, D), got {got}; split the "
+                "heads of (B, L, E) with x.unflatten(-1, (H, D)).transpose(1, 2)",
                 name=name,
                 got=describe(tensor),
             )
@@ -202,13 +202,13 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     if not (q.dtype == k.dtype == v.dtype and q.device == k.device == v.device):
         places = (f"{n} {t.dtype} on {t.device}" for n, t in zip("qkv", (q, k, v), strict=True))
         raise BadValue(
-            "q, k, v: must share one dtype and one device, got {got}; convert them with .to(...)",
+            "q, k, v: must have the same dtype and device, got {got}; convert them with .to(...)",
             got=", ".join(places),
         )
 
 
 _SHARED_SIZES = (
-    Text("the batch size B of all three"),
+    Text("the batch size B of q, k and v"),
     Text("the head dim D of q and k"),
     Text("the head count G of k and v"),
     Text("the length Lk of k and v"),
@@ -237,7 +237,7 @@ def _check_sizes(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def is_tracing() -> bool:
-    """Whether `torch.jit.trace` or the legacy ONNX exporter records the operations."""
+    """Return whether `torch.jit.trace` or the legacy ONNX exporter records the operations."""
     return not torch.compiler.is_compiling() and torch._C._get_tracing_state() is not None
 
 
@@ -248,10 +248,10 @@ def _offset(offset: Any) -> Any:
     if isinstance(offset, bool) or not isinstance(offset, Integral | torch.SymInt):
         raise BadType("offset: expected an integer or None, got {offset!r}", offset=offset)
     number: Any = offset if isinstance(offset, torch.SymInt) else int(offset)
-    if not torch.compiler.is_compiling() and abs(number) > LARGEST:  # it would be a guard there
+    if not torch.compiler.is_compiling() and abs(number) > LARGEST:  # a guard while compiling
         raise BadValue(
-            "offset: must be from -{most} to {most}, got {offset}; it is where the first query "
-            "stands among the keys",
+            "offset: must be from -{most} to {most}, got {offset}; it is the position of the "
+            "first query among the keys",
             most=LARGEST,
             offset=format_value(number),
         )
@@ -285,7 +285,7 @@ def _position(position: Position | None, q: Tensor, v: Tensor) -> Position:
     name = type(position).__name__
     if Stage.INPUT in position.stages:
         raise BadValue(
-            "position: {name} is added before the projections; use position.embed(x), or "
+            "position: {name} is added to the layer's input; use position.embed(x), or "
             "MultiheadAttention(..., position={name}(...))",
             name=name,
         )
@@ -293,8 +293,8 @@ def _position(position: Position | None, q: Tensor, v: Tensor) -> Position:
     for letter, size in position.expected_sizes().items():
         if sizes[letter] != size:
             raise BadValue(
-                "position: {name} was made for {letter}={size}, called with "
-                "{letter}={sizes}; make it with {sizes}",
+                "position: {name} was created with {letter}={size}, but called with "
+                "{letter}={sizes}; create it with {letter}={sizes}",
                 name=name,
                 letter=letter,
                 size=size,
@@ -316,7 +316,7 @@ def _scale(scale: float | None, dim: int) -> float:
 
 
 def checked_dropout(dropout: object) -> float:
-    """The dropout probability as a float."""
+    """Validate the dropout probability and return it as a float."""
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
         raise BadValue(
             "dropout: expected a probability from 0 to 1, got {dropout}; 0 disables dropout",
@@ -328,12 +328,12 @@ def checked_dropout(dropout: object) -> float:
 def _need(need: Collection[str]) -> frozenset[str]:
     if not isinstance(need, Collection) or isinstance(need, Tensor):
         raise BadType(
-            "need: expected a collection of words, got {need_type}; for example need=('weights',)",
+            "need: expected a collection of names, got {need_type}; for example need=('weights',)",
             need_type=type(need).__name__,
         )
     if isinstance(need, str):
         raise BadType(
-            "need: expected a collection of words, got the string {need!r}; use need=({need!r},)",
+            "need: expected a collection of names, got the string {need!r}; use need=({need!r},)",
             need=need,
         )
     for word in need:
@@ -348,15 +348,15 @@ def _sinks(sinks: Tensor | None, q: Tensor) -> Tensor | None:
     if not isinstance(sinks, Tensor) or not sinks.is_floating_point():
         raise BadType(
             "sinks: expected a floating point tensor (H,) or None, got {got}; "
-            "torch.zeros({heads}) is one whose logits are 0",
+            "use torch.zeros({heads}) for logits of 0",
             got=sinks.dtype if isinstance(sinks, Tensor) else type(sinks).__name__,
             heads=q.shape[1],
         )
     check_dense("sinks", sinks)
     if sinks.shape != q.shape[1:2] or sinks.device != q.device:
         raise BadValue(
-            "sinks: expected one logit a head, ({heads},) on {device}, got {got} on {got_device}; "
-            "use sinks.expand({heads}) for one logit for all",
+            "sinks: expected one logit per head, ({heads},) on {device}, got {got} on {got_device};"
+            " use sinks.expand({heads}) if all heads share one logit",
             heads=q.shape[1],
             device=q.device,
             got=tuple(sinks.shape),
@@ -366,5 +366,5 @@ def _sinks(sinks: Tensor | None, q: Tensor) -> Tensor | None:
 
 
 def softmax_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which the softmax runs: float32 at least."""
+    """Return the dtype in which the softmax is computed: float32 at least."""
     return torch.promote_types(dtype, torch.float32)

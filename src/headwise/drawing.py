@@ -1,4 +1,4 @@
-"""A mask as a document: its picture, and what it lets through; and the list of all masks."""
+"""A mask as a document with its drawing and the number of allowed pairs; the list of all masks."""
 
 import json
 from collections.abc import Iterable
@@ -16,29 +16,29 @@ from headwise.planning import tile_counts
 from headwise.shapes import AttentionShape
 
 LENGTH, SMALL = 16, 8
-"""Default number of queries and keys of a drawing, and that in the list of all masks."""
+"""Default number of queries and keys of a drawing, and of those in the list of all masks."""
 
 CELLS = {"text": 48, "markdown": 48, "json": 48, "html": 256}
-"""Cells on a side of a drawing, by format."""
+"""The most cells on each side of a drawing, by format."""
 
 EVALUATED, COUNTED = 2**24, 2**26
-"""The most pairs that are drawn one by one; and the most in mixed tiles that are counted."""
+"""The most pairs that are drawn one by one, and the most pairs in mixed tiles to count."""
 
-DRAWN = 8  # the most drawings where samples or heads differ
+DRAWN = 8  # the most drawings if samples or heads differ
 SHADES = "·░▒▓■"
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A mask at one size with its counts."""
+    """A mask at one size, with the number of allowed keys of each query."""
 
     text: str  # the expression
-    tiles: Tiles  # of the resolved mask
-    seen: list[list[list[int]]] | None  # keys of each query, (B or 1, H or 1, Lq), where counted
+    tiles: Tiles  # the tiles of the resolved mask
+    seen: list[list[list[int]]] | None  # allowed keys per query, (B or 1, H or 1, Lq), if counted
 
     @classmethod
     def of(cls, text: str, queries: int | None, keys: int | None) -> "Shown":
-        """Parse, resolve and count; an invalid expression or size raises BadValue."""
+        """Parse, resolve and count a mask; an invalid expression or size raises BadValue."""
         mask = parse(text)
         sizes = mask.required_sizes()
         keys = keys or sizes.get("Lk") or queries or LENGTH
@@ -52,7 +52,7 @@ class Shown:
 
     @property
     def rows(self) -> list[int]:
-        """How many keys each query sees, for every sample and head whose masks differ."""
+        """The number of allowed keys per query, for every sample and head whose masks differ."""
         return [n for sample in self.seen or () for head in sample for n in head]
 
     @property
@@ -60,7 +60,7 @@ class Shown:
         return self.tiles.shape.queries * self.tiles.shape.keys
 
     def share(self) -> tuple[float, float]:
-        """The share of pairs that may attend: at least and at most; the same where counted."""
+        """Return a lower and an upper bound of the share of allowed pairs; equal if counted."""
         if self.seen is not None:
             exact = sum(self.rows) / max(len(self.rows) * self.tiles.shape.keys, 1)
             return exact, exact
@@ -68,7 +68,7 @@ class Shown:
         return full / self.pairs, 1 - empty / self.pairs
 
     def drawings(self, cells: int) -> Iterable[tuple[Text, int, list[list[float]]]]:
-        """Title, pairs on a side of a cell, and the share of each cell's pairs, 0 to 1."""
+        """Yield title, pairs on a side of a cell, and the share of each cell's pairs, 0 to 1."""
         shape, step = self.tiles.shape, self.step(cells)
         if self.pairs > EVALUATED:
             kinds = Tiles.of(self.tiles.mask, shape, step).kinds
@@ -82,13 +82,13 @@ class Shown:
             yield joined(Text(", "), title), step, _pooled(self.tiles, b, h, step)
 
     def distinct(self) -> tuple[int, int]:
-        """The number of samples and of heads for which the rule differs."""
+        """Return the number of samples and of heads for which the rule differs."""
         one = replace(self.tiles.shape, queries=1, keys=1).indices()
         batch, heads = (1, 1, *self.tiles.mask.rule(*one).shape)[-4:-2]
         return batch, heads
 
     def step(self, cells: int) -> int:
-        """The number of queries and keys of a cell."""
+        """Return the number of queries and keys of a cell."""
         return -(-max(self.tiles.shape.queries, self.tiles.shape.keys) // cells)
 
     def document(self, kind: str) -> Document:
@@ -99,11 +99,11 @@ class Shown:
         blocks: list[Block] = [Paragraph(legend), *(block for some in drawn for block in some)]
         if len(drawn) < batch * heads and self.pairs <= EVALUATED:
             left = batch * heads - len(drawn)
-            blocks.append(Paragraph(Text("{left} more are not drawn.", left=left)))
+            blocks.append(Paragraph(Text("{left} more drawings are omitted.", left=left)))
         return Document(same(self.text), (*blocks, _table(self)))
 
     def as_json(self) -> str:
-        """The mask as JSON; what was not counted is null."""
+        """Return the mask as JSON; values that were not counted are null."""
         shape, rows, (least, most) = self.tiles.shape, self.rows, self.share()
         counted, seen = self.seen is not None, None
         if counted:
@@ -127,7 +127,7 @@ class Shown:
 
 
 def _pooled(tiles: Tiles, b: int, h: int, step: int) -> list[list[float]]:
-    """The share of each cell's pairs that may attend, of one sample and head."""
+    """Return the share of allowed pairs in each cell, for one sample and head."""
     _, _, query, key = tiles.shape.indices()
     sample, head = torch.full((1, 1, 1, 1), b), torch.full((1, 1, 1, 1), h)
     allowed = tiles.mask.rule(sample, head, query, key)
@@ -137,7 +137,7 @@ def _pooled(tiles: Tiles, b: int, h: int, step: int) -> list[list[float]]:
 
 
 def _drawing(title: Text, step: int, values: list[list[float]], kind: str) -> list[Block]:
-    """A figure on a page, characters elsewhere."""
+    """Return a figure for an HTML page, characters for other formats."""
     if kind != "html":
         lines = Code("\n".join(" ".join(map(_shade, row)) for row in values), "text")
         return [Heading(title, 3), lines] if title.en else [lines]
@@ -148,7 +148,7 @@ def _drawing(title: Text, step: int, values: list[list[float]], kind: str) -> li
 
 
 def _shade(share: float) -> str:
-    """Empty, three thirds, full: full only where every pair may attend.
+    """Return the character of a cell: for no pair, up to three thirds, or every pair allowed.
 
     Example:
         >>> "".join(map(_shade, (0.0, 0.1, 0.5, 0.99, 1.0)))
@@ -158,24 +158,24 @@ def _shade(share: float) -> str:
 
 
 _KEYS = (
-    (Text("■"), Text("▒"), Text("▓▒░ by thirds"), Text("·")),
-    (Text("dark"), Text("lighter"), Text("lighter where fewer"), Text("beige")),
+    (Text("■"), Text("▒"), Text("▓▒░ in thirds"), Text("·")),
+    (Text("dark"), Text("lighter"), Text("lighter if fewer"), Text("beige")),
 )
-"""The signs for all, mixed, some and none: characters, and the colours of a figure."""
+"""The marks for all, mixed, some and no pairs: as characters, and as colours of a figure."""
 
 
 def _legend(step: int, by_tile: bool, key: tuple[Text, Text, Text, Text]) -> Text:
     rows = Text(
-        "Rows are queries, columns are keys, both counted from 0; the last query stands "
-        "at the last key."
+        "Rows are queries and columns are keys, counted from 0; the last query is aligned "
+        "with the last key."
     )
     every, mixed, some, none = key
     if step == 1:
-        cell = Text("{every}: may attend, {none}: may not.", every=every, none=none)
+        cell = Text("{every}: may attend, {none}: may not attend.", every=every, none=none)
     elif by_tile:
         cell = Text(
-            "A cell is what the mask says of {step:,} × {step:,} pairs without looking at them: "
-            "{every}: all may attend, {mixed}: mixed or not known, {none}: none.",
+            "A cell is a tile of {step:,} × {step:,} pairs, not evaluated singly. "
+            "{every}: all may attend, {mixed}: mixed or unknown, {none}: none.",
             step=step,
             every=every,
             mixed=mixed,
@@ -183,7 +183,7 @@ def _legend(step: int, by_tile: bool, key: tuple[Text, Text, Text, Text]) -> Tex
         )
     else:
         cell = Text(
-            "A cell is {step:,} × {step:,} pairs: {every}: all may attend, {some}, {none}: none.",
+            "A cell is {step:,} × {step:,} pairs. {every}: all may attend, {some}, {none}: none.",
             step=step,
             every=every,
             some=some,
@@ -202,15 +202,15 @@ def _table(shown: Shown) -> Block:
         *_counts(shown),
         (Text("tiles of {side} × {side}", side=SIDE), joined(Text(", "), tiles)),
     ]
-    return Table((Text("what"), Text("value")), rows)
+    return Table((Text("property"), Text("value")), rows)
 
 
 def _counts(shown: Shown) -> list[tuple[Text, Text]]:
     share, (least, most) = Text("pairs that may attend"), shown.share()
     if shown.seen is None:
         between = Text(
-            "between {least:.2%} and {most:.2%}: more than {counted:,} pairs stand "
-            "in mixed tiles, so they are not counted",
+            "between {least:.2%} and {most:.2%}, not counted, since mixed tiles hold "
+            "more than {counted:,} pairs",
             least=least,
             most=most,
             counted=COUNTED,
@@ -221,14 +221,14 @@ def _counts(shown: Shown) -> list[tuple[Text, Text]]:
     seen = Text("{low:,} to {high:,}, {mean:,.2f} on average", low=low, high=high, mean=mean)
     blind = Text("{blind:,} of {num_rows:,}", blind=rows.count(0), num_rows=len(rows))
     return [
-        (Text("keys a query sees"), seen),
+        (Text("allowed keys per query"), seen),
         (share, same(f"{least:.2%}")),
-        (Text("blind queries (output 0)"), blind),
+        (Text("fully masked queries (output 0)"), blind),
     ]
 
 
 def every_mask() -> Document:
-    """The list of all masks, each with a small drawing."""
+    """Return the list of all masks, each with a small drawing."""
     introduction = Text(
         "Masks combine with & (both allow), | (either allows) and ~ (the opposite): "
         'headwise show "causal() & window(3, 0)".'
@@ -240,7 +240,7 @@ def every_mask() -> Document:
 
 
 def every_mask_as_json() -> str:
-    """The list of all masks as JSON."""
+    """Return the list of all masks as JSON."""
     masks = [
         {
             "name": text.partition("(")[0],

@@ -1,25 +1,25 @@
-"""The errors headwise raises, drawn as a tree.
+"""The errors that headwise raises, drawn as a tree.
 
     HeadwiseError
     ├── BadValue (ValueError)       an argument has the right type and a wrong value
-    │   ├── EngineRefused           an engine asked for by name cannot run this call
-    │   └── BadFile                 a file or other input from outside cannot be used
+    │   ├── EngineRefused           the engine chosen by name cannot run this call
+    │   └── BadFile                 a file or other external input cannot be used
     ├── BadType (TypeError)         an argument has the wrong type
-    └── MissingExtra (ImportError)  a package that is needed is not installed
+    └── MissingExtra (ImportError)  a required package is not installed
 
 Each message names the argument, the expected value, the value received and a correction, in English
-and in Chinese; `str(error)` is the English one.
+and in Chinese; `str(error)` is the English message.
 """
 
 from headwise.lang import Text
 
 
 class HeadwiseError(Exception):
-    """The base class of every error that headwise raises on purpose.
+    """The base class of all errors that headwise raises on purpose.
 
     Args:
         message: a `Text`, or its English template.
-        values: what the fields of the template are replaced by.
+        values: the values that replace the fields of the template.
 
     Attributes:
         text: the message in both languages.
@@ -50,7 +50,7 @@ class BadType(HeadwiseError, TypeError):
 
 
 class EngineRefused(BadValue):
-    """An engine that was chosen by name cannot run this call; the message lists every reason.
+    """The engine chosen by name cannot run this call; the message lists every reason.
 
     Example:
         >>> import headwise as hw, torch
@@ -64,7 +64,7 @@ class EngineRefused(BadValue):
 
 
 class BadFile(BadValue):
-    """A file, a model directory or other input from outside cannot be used."""
+    """A file, a model directory or other external input cannot be used."""
 
 
 class MissingExtra(HeadwiseError, ImportError):
@@ -77,7 +77,7 @@ class MissingExtra(HeadwiseError, ImportError):
 
     @classmethod
     def of(cls, package: str, extra: str) -> "MissingExtra":
-        """The error for one missing package and the extra that brings it."""
+        """Return the error for a missing package and the extra that installs it."""
         return cls(
             "this needs the package '{package}'; install it with: {command}",
             package=package,
@@ -86,7 +86,7 @@ class MissingExtra(HeadwiseError, ImportError):
 
 
 def one_of(argument: str, value: object, allowed: tuple[str, ...]) -> BadValue:
-    """The error for a word that is not in a list of words.
+    """Return the error for a word that is not in a list of words.
 
     Example:
         >>> str(one_of("engine", "cuda", ("eager", "sdpa")))

@@ -15,12 +15,12 @@ LOCALE_DIR = Path(__file__).parent / "locale"
 
 
 class Text:
-    """A message that is shown in the language of the reader.
+    """A message that is shown in the reader's language.
 
     Args:
         source: the English text; with values it is a template for `str.format`.
-        values: what the fields of the template are replaced by; a `Text` among them is translated
-            as well.
+        values: the values that replace the fields of the template; a `Text` among them is
+            translated too.
 
     Example:
         >>> Text("head {index}", index=2).to("zh")
@@ -32,11 +32,11 @@ class Text:
         self.values = values
 
     def to(self, lang: Lang) -> str:
-        """The message in the given language."""
+        """Return the message in the given language."""
         return self.filled(self.template(lang), lang)
 
     def template(self, lang: Lang) -> str:
-        """The message before its fields are replaced."""
+        """Return the message before its fields are replaced."""
         plain = lang == "en" or not self.source  # gettext("") is the header of the catalogue
         return self.source if plain else _catalogue(lang).gettext(self.source)
 
@@ -70,7 +70,7 @@ class Text:
 
 
 class Translated(Text):
-    """A message that is already written in both languages, as read from a report.
+    """A message that already exists in both languages, for example read from a report.
 
     Example:
         >>> Translated("head", "头").to("zh")
@@ -89,7 +89,7 @@ class Translated(Text):
 
 
 def same(text: str) -> Text:
-    """A text written alike in both languages: a name, a number, a formula."""
+    """Return a text that is the same in both languages: a name, a number, a formula."""
     return Translated(text, text)
 
 
@@ -105,7 +105,7 @@ def enumeration(items: "list[str] | tuple[str, ...]", most: int) -> Text:
 
 
 def joined(separator: Text, texts: "list[Text] | tuple[Text, ...]") -> Text:
-    """The texts one after another, with a separator of the same language between them."""
+    """Join the texts, with a separator in the same language between them."""
     return Translated(*(separator.to(lang).join(text.to(lang) for text in texts) for lang in LANGS))
 
 

@@ -1,4 +1,4 @@
-"""Which engine would run an attention, and why, with its cost and its peak memory."""
+"""The engine that would run an attention, the reasons, the cost and the peak memory."""
 
 import math
 import weakref
@@ -21,16 +21,16 @@ from headwise.positions import Position, Stage
 from headwise.score_functions import ScoreMod
 from headwise.shapes import AttentionShape, Index
 
-PIECE = 64  # queries and keys of the sample on which memory is measured
+PIECE = 64  # queries and keys of the piece on which memory is measured
 
 
 def bytes_per_pair(
     rule: Callable[[Index, Index, Index, Index], Tensor | None], shape: AttentionShape
 ) -> float:
-    """The peak memory of a rule or a bias in bytes per pair of query and key.
+    """Return the peak memory of a rule or a bias, in bytes per query-key pair.
 
-    Measured on a small piece of the resolved mask for all samples and heads. It counts every
-    intermediate tensor, such as distances as integers of 8 bytes.
+    It is measured on a small piece of the resolved mask, for all samples and heads. It includes
+    every intermediate tensor, such as distances as 8-byte integers.
     """
     queries, keys = min(shape.queries, PIECE), min(shape.keys, PIECE)
     indices = replace(shape, queries=queries, keys=keys).indices()
@@ -40,7 +40,7 @@ def bytes_per_pair(
 
 
 class _Working(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of tensors of at least some size that are created and not yet freed."""
+    """A counter of the bytes of tensors of at least some size that exist at one time."""
 
     def __init__(self, least: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -90,18 +90,17 @@ SPARSE = ("tiled", "flex")  # engines that skip empty tiles
 
 @dataclass(frozen=True)
 class Plan:
-    """How one attention would be run.
+    """How `attend` would run one attention.
 
     Attributes:
         engine: the name of the engine that runs it.
-        refused: for each other engine that cannot, every reason.
-        tiles: how many tiles of 128 x 128 the mask calls empty, mixed or full.
-        share: share of the pairs that lie in tiles which are not empty, 0 to 1.
+        refused: for each engine that cannot run the call, every reason.
+        tiles: how many tiles of 128 x 128 are empty, mixed or full under the mask.
+        share: share of the pairs in tiles that are not empty, 0 to 1.
         flops: floating point operations of the forward pass with this engine, without the tiles
             that it skips.
-        bytes: bytes of q, k, v and the output, and the peak of scores and masks in this engine.
-        untold: why the kinds of the mask's tiles are unknown, so that no pair is skipped for it;
-            or None.
+        bytes: bytes of q, k, v and the output, plus the peak of scores and masks in this engine.
+        untold: why the kinds of the mask's tiles are unknown, so that none is skipped; or None.
     """
 
     engine: str
@@ -114,7 +113,7 @@ class Plan:
 
     def rows(self) -> list[tuple[Text, Text]]:
         refused = [
-            (Text("not {name}", name=name), joined(Text("; "), reasons))
+            (Text("why not {name}", name=name), joined(Text("; "), reasons))
             for name, reasons in self.refused.items()
         ]
         tiles = joined(Text(", "), tile_counts(self.tiles))
@@ -123,9 +122,9 @@ class Plan:
             *refused,
             (Text("tiles"), tiles),
             *([] if self.untold is None else [(Text("mask"), self.untold)]),
-            (Text("pairs in tiles that are not empty"), same(f"{self.share:.1%}")),
+            (Text("pairs in nonempty tiles"), same(f"{self.share:.1%}")),
             (Text("FLOPs"), same(f"{self.flops:,}")),
-            (Text("bytes"), same(f"{self.bytes:,}")),
+            (Text("memory in bytes"), same(f"{self.bytes:,}")),
         ]
 
     def describe(self, lang: Lang = "en") -> str:
@@ -151,10 +150,10 @@ def plan(
     need: Collection[str] | None = None,
     engine: str = AUTO,
 ) -> Plan:
-    """The plan of `attend` for the same arguments; nothing is computed.
+    """Return how `attend` would run the same arguments; nothing is computed.
 
     Raises:
-        BadValue, BadType, EngineRefused: exactly where `attend` raises.
+        BadValue, BadType, EngineRefused: in the same cases as `attend`.
 
     Example:
         >>> import torch, headwise as hw
@@ -198,12 +197,12 @@ def plan(
 
 
 def tile_counts(tiles: dict[str, int]) -> list[Text]:
-    """The number of tiles of each kind, as in "3 full"."""
+    """Return the number of tiles of each kind, as in "3 full"."""
     return [Text("{count:,} {kinds}", count=n, kinds=KINDS[kind]) for kind, n in tiles.items()]
 
 
 def _nonempty_pairs(call: Call, tiles: Tiles) -> int:
-    """Pairs in tiles that are not empty: the mean over heads, whose masks may differ."""
+    """Return the pairs in tiles that are not empty, as a mean over heads with different masks."""
     groups = head_groups(call)
     by_mask = [tiles] if len(groups) == 1 else [Tiles.of(mask, call.shape) for _, mask in groups]
     pairs = call.shape.queries * call.shape.keys
@@ -213,7 +212,7 @@ def _nonempty_pairs(call: Call, tiles: Tiles) -> int:
 
 
 def _score_bytes(call: Call, engine: str) -> int:
-    """Bytes of tensors (Lq, Lk), or of one block in an engine that computes in blocks."""
+    """Return the bytes of tensors (Lq, Lk), or of one block in a blockwise engine."""
     shape, wide = call.shape, softmax_dtype(call.q.dtype).itemsize
     if 0 in (shape.batch, shape.heads, shape.queries, shape.keys):
         return 0
@@ -228,13 +227,13 @@ def _score_bytes(call: Call, engine: str) -> int:
 
 
 def _mask_bytes(call: Call, wide: int) -> int:
-    """Bytes of a dense mask, and of copies of the keys and values.
+    """Return the bytes of a dense mask, and of copies of the keys and values.
 
-    The peak is the evaluation of the rule, that of the bias beside the booleans, or their sum.
+    The peak occurs while the rule or the bias is evaluated, or when both results exist.
     """
     first = replace(call.shape, queries=1, keys=1).indices()
     rule, bias = call.mask.rule(*first), call.mask.bias(*first)
-    allowed = math.prod(rule.shape[:-2])  # masks that differ between samples and heads
+    allowed = math.prod(rule.shape[:-2])  # number of masks, which may differ by sample and head
     biased = 0 if bias is None else math.prod(bias.shape[:-2])
     if Stage.SCORES in call.position.stages:
         biased = call.shape.batch * call.shape.heads

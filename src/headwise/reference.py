@@ -1,10 +1,10 @@
-"""The meaning of attention. Everything else in headwise is held against this file.
+"""The definition of attention, with which everything else in headwise is compared.
 
-Exact and slow: every step is written as the paper writes it, in float64 unless told otherwise,
-and is kept. Differentiable to any order. No engine may import it.
+It is exact and slow: every step is written as in the paper, in float64 by default, and returned. It
+is differentiable to any order. No engine may import it.
 
 Source: Vaswani et al. 2017, section 3.2; grouped heads: Ainslie et al. 2023; sinks: Xiao et al.
-2023 (StreamingLLM), section 3.3, one learned logit a head as in OpenAI 2025 (gpt-oss model card).
+2023 (StreamingLLM), section 3.3, one learned logit per head as in OpenAI 2025 (gpt-oss model card).
 """
 
 from dataclasses import dataclass
@@ -19,34 +19,33 @@ from headwise.shapes import Allowed
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Every intermediate of one attention, all (B, H, Lq, Lk) unless said otherwise."""
+    """Every intermediate tensor of one attention, (B, H, Lq, Lk) unless noted."""
 
     q: Tensor  # (B, H, Lq, D)
-    k: Tensor  # (B, H, Lk, D), one row a query head
-    v: Tensor  # (B, H, Lk, Dv), one row a query head
+    k: Tensor  # (B, H, Lk, D), repeated for each query head
+    v: Tensor  # (B, H, Lk, Dv), repeated for each query head
     allowed: Allowed  # True where a query may attend
-    dots: Tensor  # q · k, turned by a rotary position
+    dots: Tensor  # q · k, both rotated by a rotary position
     scaled: Tensor  # dots times the scale
-    scores: Tensor  # scaled, capped or modified, plus the bias; -inf where not allowed
-    weights: Tensor  # softmax over the keys and the sink, whose column is dropped; blind rows are 0
-    logsumexp: Tensor  # (B, H, Lq), over the keys and the sink, -inf where there is neither
-    output: Tensor  # (B, H, Lq, Dv), weights times v, and what a position adds
+    scores: Tensor  # scaled, capped or modified, plus the bias; -inf if not allowed
+    weights: Tensor  # softmax over keys and sink, without the sink; fully masked rows are 0
+    logsumexp: Tensor  # (B, H, Lq), over keys and sink, -inf if there is neither
+    output: Tensor  # (B, H, Lq, Dv), weights times v, plus the position's term
 
 
 def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
-    """Attention computed by its definition.
+    """Compute attention by its definition.
 
     Args:
-        call: the attention; `Call.of` makes one.
-        dtype: in what precision. The softmax runs in float32 at least.
+        call: the attention, created by `Call.of`.
+        dtype: the precision of the computation. The softmax runs in float32 at least.
 
     Raises:
-        BadValue: if the call has dropout: the oracle is not random.
+        BadValue: if the call has dropout, since the reference is not random.
     """
     if call.dropout:
         raise BadValue(
-            "dropout: the reference is exact and not random, got {dropout}; use 0",
-            dropout=call.dropout,
+            "dropout: expected 0 for the exact reference, got {dropout}", dropout=call.dropout
         )
     allowed = call.allowed().expand(call.shape.batch, call.shape.heads, -1, -1)
     q = call.q.to(dtype)  # (B, H, Lq, D)
@@ -89,7 +88,7 @@ def _modified(call: Call, scaled: Tensor) -> Tensor:
 
 
 def _bias(call: Call, q: Tensor) -> Tensor | None:
-    """What mask and position add to the scaled scores, pair by pair."""
+    """Return the bias of the mask and the position on the scaled scores, pair by pair."""
     fixed = call.mask.bias(*call.shape.indices())
     moving = call.position.bias(q, *call.position_ids(), call.scale)
     if fixed is None or moving is None:
@@ -98,21 +97,21 @@ def _bias(call: Call, q: Tensor) -> Tensor | None:
 
 
 def _seen(rows: Tensor, allowed: Allowed) -> Tensor:
-    """Keys or values with 0 in the rows that no query sees, whatever stands there."""
+    """Set rows of keys or values that no query attends to to 0, even if they are NaN."""
     return torch.where(allowed.any(-2)[..., None], rows, torch.zeros_like(rows))
 
 
 def _with_sinks(scores: Tensor, allowed: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores (B, H, Lq, Lk + 1), the last column holding each head's sink, and what is allowed."""
+    """Return scores and allowed pairs (B, H, Lq, Lk + 1) with each head's sink as last column."""
     column = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
     return torch.cat((scores, column), -1), torch.cat((allowed, column > -torch.inf), -1)
 
 
 def _softmax(scores: Tensor, allowed: Allowed) -> tuple[Tensor, Tensor]:
-    """exp(s) / sum(exp(s)) over the allowed keys; a row without any is 0, its logsumexp -inf."""
+    """Return exp(s) / sum(exp(s)) over the allowed keys, 0 without any; and the logsumexp."""
     blind = ~allowed.any(-1, keepdim=True)
     known = torch.where(allowed, scores, -torch.inf)
-    floor = torch.nn.functional.pad(known, (0, 1), value=-torch.inf)  # a row may have no key at all
+    floor = torch.nn.functional.pad(known, (0, 1), value=-torch.inf)  # there may be no key at all
     peak = floor.amax(-1, keepdim=True).detach().masked_fill(blind, 0.0)
     raised = torch.where(allowed, torch.where(allowed, scores, 0.0) - peak, 0.0).exp()
     raised = torch.where(allowed, raised, 0.0)

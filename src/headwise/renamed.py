@@ -1,4 +1,4 @@
-"""Module paths of earlier versions, which still work and give a DeprecationWarning."""
+"""Module paths of earlier versions, which still work and raise a DeprecationWarning."""
 
 import sys
 import warnings
@@ -23,11 +23,11 @@ RENAMED = {
     "headwise.verify.loading": "headwise.verify.target",
     "headwise.verify.schema": "headwise.verify.report.formats",
 }
-"""Every module path that README or docs named, and where its contents are now."""
+"""Every old module path that README or docs mentioned, and the new path."""
 
 
 class RenamedModules(MetaPathFinder, Loader):
-    """Finds the old paths, each as a module that takes its names from the new one."""
+    """A finder of the old paths, whose modules take their names from the new paths."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -41,6 +41,6 @@ class RenamedModules(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let the old paths be imported."""
+    """Make the old paths importable."""
     if not any(isinstance(finder, RenamedModules) for finder in sys.meta_path):
         sys.meta_path.append(RenamedModules())

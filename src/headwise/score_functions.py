@@ -1,4 +1,4 @@
-"""Functions of the scaled scores, applied before any bias: a soft cap, or the caller's own."""
+"""Functions of the scaled scores, applied before any bias: a soft cap and the caller's function."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,16 +12,16 @@ from headwise.errors import BadType, BadValue
 from headwise.shapes import AttentionShape, Index, describe, format_value
 
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""``score_mod(score, b, h, q_idx, kv_idx)``, as `torch.nn.attention.flex_attention` takes it."""
+"""``score_mod(score, b, h, q_idx, kv_idx)``, as in `torch.nn.attention.flex_attention`."""
 
 
 ScoreFunction = Callable[[Tensor, Index, Index, Index, Index], Tensor]
-"""From scores, samples, heads, query positions and keys: scores of the same shape."""
+"""A function of scores, samples, heads, query positions and keys to scores of the same shape."""
 
 
 @dataclass(frozen=True)
 class SoftCap:
-    """c · tanh(scores / c), between -c and c.
+    """The function c · tanh(scores / c), whose values lie between -c and c.
 
     Source: Bello et al. 2016 (Neural Combinatorial Optimization), appendix A.1, where c is C;
         Gemma 2 (Riviere et al. 2024), section 2, logit soft-capping.
@@ -35,7 +35,7 @@ class SoftCap:
 
 @dataclass(frozen=True)
 class Modified:
-    """The caller's ``score_mod``, which counts queries from 0 and not from the offset."""
+    """The caller's ``score_mod``, whose query index is counted from 0 instead of the offset."""
 
     score_mod: ScoreMod
     offset: int
@@ -44,14 +44,14 @@ class Modified:
         new = self.score_mod(scores, b, h, q - self.offset, k)
         if not isinstance(new, Tensor) or not new.is_floating_point():
             raise BadType(
-                "score_mod: expected a floating point tensor of scores back, got {got}; for "
+                "score_mod: expected a floating point tensor of scores, got {got}; for "
                 "example lambda score, b, h, q_idx, kv_idx: 2 * score",
                 got=describe(new),
             )
         if new.shape != scores.shape:
             raise BadValue(
-                "score_mod: expected scores {expected} back, got {got}; combine the given scores "
-                "with values that broadcast against them",
+                "score_mod: expected scores of shape {expected}, got {got}; combine the scores "
+                "with values that broadcast to them",
                 expected=tuple(scores.shape),
                 got=tuple(new.shape),
             )
@@ -60,7 +60,7 @@ class Modified:
 
 @dataclass(frozen=True)
 class Composed:
-    """A function of the result of another."""
+    """A function applied to the result of another function."""
 
     first: ScoreFunction
     second: ScoreFunction
@@ -72,7 +72,7 @@ class Composed:
 def score_function(
     softcap: float | None, score_mod: ScoreMod | None, offset: int
 ) -> ScoreFunction | None:
-    """The soft cap, then the caller's function; None without either."""
+    """Return the soft cap followed by the caller's function; None without both."""
     capped = None if softcap is None else SoftCap(softcap)
     modified = None if score_mod is None else Modified(score_mod, offset)
     if capped is not None and modified is not None:
@@ -81,7 +81,7 @@ def score_function(
 
 
 def checked_softcap(softcap: object) -> float | None:
-    """The soft cap as a float, or None."""
+    """Validate the soft cap and return it as a float, or None."""
     if softcap is None:
         return None
     number = isinstance(softcap, int | float) and not isinstance(softcap, bool)
@@ -95,7 +95,7 @@ def checked_softcap(softcap: object) -> float | None:
 
 
 def checked_score_mod(score_mod: object) -> ScoreMod | None:
-    """The caller's function, or None."""
+    """Validate the caller's function and return it, or None."""
     if score_mod is None or callable(score_mod):
         return score_mod
     raise BadType(
@@ -105,7 +105,7 @@ def checked_score_mod(score_mod: object) -> ScoreMod | None:
 
 
 def reads_learned(function: ScoreFunction, shape: AttentionShape) -> bool:
-    """Whether a function reads a tensor of its own that requires a gradient."""
+    """Return whether a function reads a tensor that requires a gradient."""
     if isinstance(function, SoftCap) or not torch.is_grad_enabled():
         return False
     if any(tensor.requires_grad for tensor in _captured(function)):
@@ -115,7 +115,7 @@ def reads_learned(function: ScoreFunction, shape: AttentionShape) -> bool:
 
 
 def _captured(function: object) -> Iterator[Tensor]:
-    """The tensors in the closure, the bound object and the bound arguments of a function."""
+    """Yield the tensors in the closure, the bound object and the bound arguments of a function."""
     if isinstance(function, Tensor):
         yield function
     elif isinstance(function, nn.Module):

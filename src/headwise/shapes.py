@@ -2,14 +2,14 @@
 
     B    batch
     H    query heads
-    G    key/value heads; G divides H, and query head h reads key/value head h // (H / G)
+    G    key/value heads; G divides H, and query head h uses key/value head h // (H / G)
     Lq   number of queries          Lk   number of keys
     E    embed_dim (the paper's d_model)
     D    head dim of queries and keys (the paper's d_k)
     Dv   head dim of values (the paper's d_v)
 
-`attend` takes q (B, H, Lq, D), k (B, G, Lk, D), v (B, G, Lk, Dv). In annotations the same letters
-stand in lower case: ``Float[Tensor, "b h lq d"]``.
+`attend` takes q (B, H, Lq, D), k (B, G, Lk, D), v (B, G, Lk, Dv). Annotations use the same letters
+in lower case: ``Float[Tensor, "b h lq d"]``.
 """
 
 import math
@@ -25,10 +25,10 @@ from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 
 LARGEST = 2**31 - 1
-"""The largest whole number anywhere: no sequence is longer, and sums of a few stay in int64."""
+"""The largest integer argument: no sequence is longer, and sums of a few fit in int64."""
 
 Index = Int[Tensor, "..."]
-"""Batch, head, query or key numbers, whose shapes broadcast against each other."""
+"""Batch, head, query or key indices, whose shapes broadcast against each other."""
 
 Truth = Bool[Tensor, "..."]  # the value of a mask's rule: True means may attend
 
@@ -43,8 +43,8 @@ Sinks = Float[Tensor, "h"]
 class AttentionShape:
     """The sizes of one attention, for which a mask is evaluated.
 
-    A mask sees query number i at position ``i + offset``. The default offset Lk - Lq aligns
-    the last query with the last key.
+    For a mask, query number i has position ``i + offset``. The default offset Lk - Lq aligns the
+    last query with the last key.
     """
 
     batch: int
@@ -55,7 +55,7 @@ class AttentionShape:
     device: torch.device
 
     def indices(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """b (B,1,1,1), h (1,H,1,1), query positions (1,1,Lq,1), keys (1,1,1,Lk)."""
+        """Return b (B,1,1,1), h (1,H,1,1), query positions (1,1,Lq,1) and keys (1,1,1,Lk)."""
 
         def count(n: int, axis: int) -> Tensor:
             shape = [1, 1, 1, 1]
@@ -66,7 +66,7 @@ class AttentionShape:
         return count(self.batch, 0), count(self.heads, 1), positions, count(self.keys, 3)
 
     def visible_by_distance(self, rule: Callable[[Index, Index, Index, Index], Truth]) -> Tensor:
-        """(1, Lk), False on keys that no query sees under a rule of q - k only.
+        """Return (1, Lk), False on keys that a rule of q - k hides from every query.
 
         Example:
             >>> from headwise.masks import causal
@@ -81,7 +81,7 @@ class AttentionShape:
         return (before[self.queries :] > before[: self.keys]).flip(0)[None]
 
     def allowed_before(self, rule: Callable[[Index, Index, Index, Index], Truth]) -> Tensor:
-        """(Lq + Lk,), how many of the first n distances q - k, from the least, the rule allows."""
+        """Return (Lq + Lk,): how many of the n least distances q - k the rule allows, per n."""
         first, stop = self.offset - self.keys + 1, self.offset + self.queries
         distance = torch.arange(first, stop, device=self.device)
         zero = torch.zeros((), dtype=torch.long, device=self.device)
@@ -90,16 +90,16 @@ class AttentionShape:
 
 
 def broadcasts(size: int, to: int) -> bool:
-    """Whether an axis of a size serves another: ``size in (1, to)``, also for symbolic sizes."""
-    return size == 1 or size == to  # `in` sets no guard of torch.compile
+    """Return whether an axis of a size broadcasts to another, also for symbolic sizes."""
+    return size == 1 or size == to  # ``size in (1, to)`` sets no torch.compile guard
 
 
 def check_integer(
     owner: str, argument: str | Text, value: object, least: int, way_out: Text | None = None
 ) -> int:
-    """An argument of ``owner`` as an int, checked to be an integer from ``least`` to `LARGEST`.
+    """Validate an integer argument of ``owner``, from ``least`` to `LARGEST`, and return it.
 
-    NumPy's integers are taken as well. ``way_out`` is the hint that ends the message.
+    NumPy's integers are accepted too. ``way_out`` is a hint at the end of the message.
     """
     hint = Text("; {way_out}", way_out=way_out) if way_out else Text("")
     if not isinstance(value, int) and isinstance(value, Integral):
@@ -123,8 +123,8 @@ def check_integer(
         )
     if value > LARGEST:
         raise BadValue(
-            "{owner}: {argument} must be <= {most}, got {value}; that is the largest integer "
-            "headwise takes, and longer than any sequence",
+            "{owner}: {argument} must be <= {most}, got {value}; this is the largest integer "
+            "that headwise accepts",
             owner=owner,
             argument=argument,
             most=LARGEST,
@@ -146,7 +146,7 @@ def check_boolean(owner: str, argument: str, value: object, way_out: Text) -> No
 
 
 def format_value(value: object) -> str:
-    """The value in a message; Python refuses to print integers of thousands of digits.
+    """Return a value for a message; Python does not print integers of thousands of digits.
 
     Example:
         >>> format_value(2**31), format_value(-(10**5000)), format_value("a")
@@ -158,14 +158,14 @@ def format_value(value: object) -> str:
 
 
 def describe(value: object) -> str:
-    """The dtype and shape of a tensor, or the type of another value, for a message."""
+    """Return the dtype and shape of a tensor, or the type of another value, for a message."""
     if isinstance(value, Tensor):
         return f"{value.dtype} {tuple(value.shape)}"
     return type(value).__name__
 
 
 def check_dense(argument: str, tensor: object) -> None:
-    """Check that an argument is a tensor, and neither sparse nor nested."""
+    """Check that an argument is a tensor that is neither sparse nor nested."""
     if not isinstance(tensor, Tensor):
         raise BadType(
             "{argument}: expected a tensor, got {got}", argument=argument, got=describe(tensor)

@@ -12,7 +12,7 @@ SQUARE = torch.randn(1, 2, 3, 3)
 
 @pytest.mark.parametrize("need", [5, 2.5, True, object(), torch.ones(2), iter(NEEDS)])
 def test_what_is_no_collection_of_words_is_refused(need):
-    with pytest.raises(BadType, match=r"^need: expected a collection of words, got"):
+    with pytest.raises(BadType, match=r"^need: expected a collection of names, got"):
         hw.attend(SQUARE, SQUARE, SQUARE, need=need)
 
 

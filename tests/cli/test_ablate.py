@@ -595,7 +595,7 @@ def test_a_figure_has_the_numbers(
     assert run(*given) == 0
     names = sorted(file.name for file in folder.iterdir())
     assert names == ["ablation.png", "ablation.svg"]
-    assert f"2 figures in: {folder}" in capsys.readouterr().err
+    assert f"2 figures written to: {folder}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("heads", "label"), [(HEADS, "removed heads"), ("all", "removed heads")])
@@ -683,8 +683,8 @@ def test_the_figure_draws_the_rise_of_both(
             "against: cannot sample 8 random heads from the 4 others of 12; choose fewer heads",
         ),
         (["M", "w1", "--heads", "L0H0", "--format", "parquet"], "'parquet' is not one of"),
-        (["M", "--corpus", "C", "--heads", "L0H0", "--output", "C"], "output: expected another"),
-        (["M", "w1", "--heads", "L0H0", "--output", "M/config.json"], "output: expected another"),
+        (["M", "--corpus", "C", "--heads", "L0H0", "--output", "C"], "output: expected a file"),
+        (["M", "w1", "--heads", "L0H0", "--output", "M/config.json"], "output: expected a file"),
         (["M", "w1", "--heads", "L0H0", "--figures", "C"], "figures: cannot write into the folder"),
         (["M", "w1", "--heads", "L0H0", "--figures", LONG], "figures: cannot write into the"),
         (["M", "w1", "--open", LONG, "--named", "x"], "File name too long"),
@@ -958,7 +958,7 @@ def test_resampling_says_before_the_work_that_too_much_would_be_kept(
     assert run(*given) == BAD_INPUT
     err = capsys.readouterr().err
     assert "how: 'resample' would store 1260 values of reference outputs; the limit is 1259" in err
-    assert "taking heads out" not in err
+    assert "removing heads" not in err
 
 
 def test_a_pass_is_no_larger_where_the_encoder_reads_more() -> None:

@@ -87,7 +87,7 @@ def test_hostile_tokens_do_nothing(model: str, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "expected one of a sentence, --text FILE, --corpus FILE, --probe and --open DIR, got"),
+        ([], "expected exactly one of a sentence, --text FILE, --corpus FILE, --probe and"),
         ([SENTENCE, "--text", "a.txt"], "--open DIR, got SENTENCE and --text; write"),
         ([""], "sentence: expected some text, got an empty one"),
         ([" ".join(["cat"] * 41)], "43 tokens, but"),

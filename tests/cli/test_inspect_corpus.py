@@ -126,28 +126,34 @@ def test_paragraphs(model: str, corpus: str, capsys: pytest.CaptureFixture[str])
     ("words", "said"),
     [
         (["M", "--corpus", "C", "the cat"], "--open DIR, got SENTENCE and --corpus; write the"),
-        (["--corpus", "C"], "model: expected a model to read with, and none with --open"),
-        (["M", "--open", "run"], "model: expected a model to read with, and none with --open"),
-        (["M", "the cat", "--save", "run"], "save: --save goes with --corpus, got SENTENCE; leave"),
-        (["M", "the cat", "--every", "1"], "every: --every goes with --corpus, got SENTENCE"),
-        (["M", "the cat", "--no-names"], "no-names: --no-names goes with --corpus or --probe, got"),
-        (["M", "the cat", "--paragraphs"], "paragraphs: --paragraphs goes with --corpus"),
-        (["M", "--corpus", "C", "--heads", "all"], "heads: --heads goes with SENTENCE or --text"),
-        (["--open", "run", "--truncate"], "truncate: --truncate goes with SENTENCE or --text or"),
-        (["--open", "/no/such/run"], "open: expected a folder from --save, got /no/such"),
+        (["--corpus", "C"], "model: expected either a model or a saved run with --open"),
+        (["M", "--open", "run"], "model: expected either a model or a saved run with --open"),
+        (["M", "the cat", "--save", "run"], "save: --save requires --corpus, got SENTENCE; omit"),
+        (["M", "the cat", "--every", "1"], "every: --every requires --corpus, got SENTENCE"),
+        (["M", "the cat", "--no-names"], "no-names: --no-names requires --corpus or --probe, got"),
+        (["M", "the cat", "--paragraphs"], "paragraphs: --paragraphs requires --corpus"),
+        (["M", "--corpus", "C", "--heads", "all"], "heads: --heads requires SENTENCE or --text"),
+        (["--open", "run", "--truncate"], "truncate: --truncate requires SENTENCE or --text or"),
+        (["--open", "/no/such/run"], "open: expected a folder that --save has written, got /no/s"),
         (["M", "--corpus", "/no/a.txt"], "corpus: cannot read /no/a.txt: No such file"),
         (["M", "--corpus", "/"], "corpus: expected the file extension .txt, .jsonl, .conllu"),
-        (["M", "--corpus", "C", "--output", "C"], "output: expected another file than those that"),
+        (["M", "--corpus", "C", "--output", "C"], "output: expected a file that is not an input"),
         (["M", "--probe", "repeated"], "probe needs 18 different tokens, but"),
-        (["M", "--corpus", "C", "--every", "nan"], "every: expected seconds from 0 on, got nan; l"),
-        (["M", "--corpus", "C", "--every", "inf"], "every: expected seconds from 0 on, got inf; l"),
+        (
+            ["M", "--corpus", "C", "--every", "nan"],
+            "every: expected a number of seconds >= 0, got nan",
+        ),
+        (
+            ["M", "--corpus", "C", "--every", "inf"],
+            "every: expected a number of seconds >= 0, got inf",
+        ),
         (["M", "--corpus", "C", "--save", "C"], "save: cannot write into the folder"),
         (["M", "--corpus", "C", "--figures", "C"], "figures: cannot write into the folder"),
         (["M", "--probe", "once"], "'once' is not"),
-        (["M", "the cat", "--seed", "1"], "seed: --seed goes with --probe, got SENTENCE; leave"),
-        (["M", "the cat", "--format", "parquet"], "format: parquet is not for the screen; give a"),
-        (["M", "the cat", "--output", "M/config.json"], "output: expected another file than thos"),
-        (["M", "the cat", "--output", "M/model.safetensors"], "output: expected another file"),
+        (["M", "the cat", "--seed", "1"], "seed: --seed requires --probe, got SENTENCE; omit"),
+        (["M", "the cat", "--format", "parquet"], "format: parquet cannot be printed; name a"),
+        (["M", "the cat", "--output", "M/config.json"], "output: expected a file that is not an"),
+        (["M", "the cat", "--output", "M/model.safetensors"], "output: expected a file that"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -260,7 +266,7 @@ def test_a_packaged_model_has_files_that_are_not_written_over(
     file = tmp_path / "minilm" / "config.json"
     file.write_text("{}")
     assert run("minilm", "the cat", "--output", str(file)) == BAD_INPUT
-    assert "output: expected another file than those that" in capsys.readouterr().err
+    assert "output: expected a file that is not an input" in capsys.readouterr().err
 
 
 def test_figures_go_into_a_folder_of_their_own(
@@ -269,7 +275,7 @@ def test_figures_go_into_a_folder_of_their_own(
     pytest.importorskip("matplotlib")
     folder = tmp_path / "figures"
     assert run(model, "--corpus", corpus, "--format", "csv", "--figures", str(folder)) == 0
-    assert f"6 figures in: {folder}" in capsys.readouterr().err
+    assert f"6 figures written to: {folder}" in capsys.readouterr().err
     names = {file.name for file in folder.iterdir()}
     kinds = ("distance", "overview", "similarity")
     assert names == {f"{kind}.{ending}" for kind in kinds for ending in ("png", "svg")}

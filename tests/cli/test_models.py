@@ -22,7 +22,7 @@ def put(model: PackagedModel) -> None:
         (model_folder(model) / name).touch()
 
 
-@pytest.mark.parametrize(("lang", "absent"), [("en", "not here yet"), ("zh", "尚未获取")])
+@pytest.mark.parametrize(("lang", "absent"), [("en", "not downloaded"), ("zh", "未下载")])
 def test_list_names_every_model_and_where_it_is(
     capsys: pytest.CaptureFixture[str], lang: str, absent: str
 ) -> None:
@@ -52,7 +52,7 @@ def test_get_says_what_it_downloads_on_stderr(
     out, err = capsys.readouterr()
     assert not out
     first, second = err.splitlines()
-    assert first == "getting rxnmapper 0.4.3, 3 MB …"
+    assert first == "downloading rxnmapper 0.4.3, 3 MB …"
     assert second.startswith("error: models: cannot download rxnmapper==0.4.3")
 
 

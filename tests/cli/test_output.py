@@ -29,11 +29,11 @@ def fresh(shell: str, **environment: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("shell", "said"),
     [
-        ("$HEADWISE --help >&-", "stdout: expected an open one to print to, it is closed"),
+        ("$HEADWISE --help >&-", "stdout: expected an open stream, got a closed stream"),
         ("$HEADWISE --version > /dev/full", "stdout: cannot write: No space left on device"),
         ("$HEADWISE models list > /dev/full", "stdout: cannot write: No space left on device"),
         ("$HEADWISE show > /dev/full", "stdout: cannot write: No space left on device"),
-        ("$HEADWISE show >&-", "stdout: expected an open one to print to, it is closed"),
+        ("$HEADWISE show >&-", "stdout: expected an open stream, got a closed stream"),
     ],
 )
 def test_a_stdout_that_takes_nothing_is_one_line_and_status_2(shell, said):
@@ -96,14 +96,14 @@ def test_an_output_that_is_an_input_is_left_as_it_is(capsys, tmp_path):
     for option in ("--x", "--mask", "--bias", "--tokens", "--weights"):
         assert main(["explain", option, str(path), "--output", str(path)]) == 2
         said = capsys.readouterr().err
-        assert said.startswith("error: output: expected another file than those that are read")
+        assert said.startswith("error: output: expected a file that is not an input")
     words = ["inspect", "./no-model", "--text", str(path), "--output", str(path)]
     assert main(words) == 2
-    assert "expected another file than those that are read" in capsys.readouterr().err
+    assert "expected a file that is not an input" in capsys.readouterr().err
     named = tmp_path / "a.safetensors"
     named.touch()
     assert main(["explain", "--x", f"{named}:q", "--output", str(named)]) == 2
-    assert "expected another file than those that are read" in capsys.readouterr().err
+    assert "expected a file that is not an input" in capsys.readouterr().err
     assert path.read_text() == "1,2\n3,4\n"
 
 

@@ -45,14 +45,14 @@ def test_a_mask_is_drawn_pair_by_pair_with_its_counts(capsys):
     assert (status, err) == (0, "")
     drawn = parse("causal() & window(3, 0)").draw(7, 9)
     assert "\n".join(f"    {line}" for line in drawn.splitlines()) in out
-    assert "keys a query sees         3 to 4, 3.86 on average" in out
-    assert "pairs that may attend     42.86%" in out  # 27 of 63
-    assert "blind queries (output 0)  0 of 7" in out
+    assert "allowed keys per query           3 to 4, 3.86 on average" in out
+    assert "pairs that may attend            42.86%" in out  # 27 of 63
+    assert "fully masked queries (output 0)  0 of 7" in out
 
 
 def test_blind_queries_are_counted(capsys):
     _, out, _ = run(capsys, "causal()", "--queries", "7", "--keys", "5")
-    assert "blind queries (output 0)  2 of 7" in out
+    assert "fully masked queries (output 0)  2 of 7" in out
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -143,7 +143,7 @@ def test_a_huge_mask_is_drawn_by_what_it_says_of_rectangles(capsys):
         if i != j < len(row)
     )
     _, out, _ = run(capsys, "causal()", "--keys", str(LONGEST))
-    assert "without looking at them" in out
+    assert "not evaluated singly" in out
 
 
 def test_what_is_too_much_to_count_is_bounded_and_said(capsys):
@@ -153,14 +153,14 @@ def test_what_is_too_much_to_count_is_bounded_and_said(capsys):
     least, most = got["share_between"]
     assert least < 1 / 6 < most
     _, out, _ = run(capsys, *words)
-    assert "so they are not counted" in out
+    assert "not counted, since mixed tiles" in out
 
 
 def test_no_more_than_some_heads_are_drawn_and_it_is_said(capsys):
     heads = ", ".join(f"window({n}, 0)" for n in range(DRAWN + 3))
     _, out, _ = run(capsys, f"per_head([{heads}])")
     assert out.count("▸ head ") == DRAWN
-    assert "3 more are not drawn." in out
+    assert "3 more drawings are omitted." in out
 
 
 @pytest.mark.browser
@@ -176,15 +176,15 @@ def test_the_figure_opens_without_an_error_in_both_languages(capsys, folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["causal"], r"expected causal() with parentheses, got 'causal' at character 1"),
+        (["causal"], r"expected causal(), with parentheses, got 'causal' at character 1"),
         (["window(-1, 0)"], "window: left must be >= 0, got -1"),
         (["documents([2, 3])", "--keys", "7"], "documents: made for (B, Lk) = (1, 5), called with"),
         (["causal()", "--keys", "0"], "0 is not in the range 1<=x<=262144"),
         (["causal()", "--queries", "262145"], "262145 is not in the range"),
-        (["--keys", "3"], "keys: expected a mask to draw at 3, got none; write the mask first"),
-        (["--queries", "3"], "queries: expected a mask to draw at 3, got none"),
+        (["--keys", "3"], "keys: expected a mask for keys 3, got none; write the mask first"),
+        (["--queries", "3"], "queries: expected a mask for queries 3, got none"),
         (["causal()", "--output", "missing/mask.html"], "output: expected a file in an existing"),
-        (["random_blocks(1, 1, seed=0)", "--keys", "100000"], "take larger blocks"),
+        (["random_blocks(1, 1, seed=0)", "--keys", "100000"], "use larger blocks"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(capsys, folder, words, message):

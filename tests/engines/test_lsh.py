@@ -209,11 +209,11 @@ def refusals():
         (few, {"mask": one & hw.lsh(1, chunk=3, seed=1)}, "the mask is not one lsh"),
         (few, {"mask": one, "need": ["weights"]}, "it does not return weights"),
         (few, {"mask": one, "need": ["logsumexp"]}, "its logsumexp has no gradient; use"),
-        (few, {"mask": one, "dropout": 0.5}, "it has no dropout"),
+        (few, {"mask": one, "dropout": 0.5}, "it does not support dropout"),
         ((q[:, :, :0], k, v), {"mask": one}, "a size is 0"),
         (few, {"mask": one, "position": hw.ALiBi(HEADS)}, "ALiBi adds to the scores or the values"),
-        (few, {"mask": one & hw.from_tensor(learned, "q k")}, "the mask's bias wants a gradient"),
-        (few, {"mask": hw.full(), "dropout": 0.5}, "one lsh.*; it has no dropout"),
+        (few, {"mask": one & hw.from_tensor(learned, "q k")}, "the mask's bias needs a gradient"),
+        (few, {"mask": hw.full(), "dropout": 0.5}, "one lsh.*; it does not support dropout"),
     ]
 
 
@@ -227,5 +227,5 @@ def test_every_reason_is_given(number):
 def test_transforms_of_functions_are_refused():
     q, k, v = (t.detach() for t in tensors(29, 29, dtype=torch.float32))
     mask = hw.lsh(1, chunk=4, seed=0)
-    with pytest.raises(EngineRefused, match=r"no rule for torch.func transforms"):
+    with pytest.raises(EngineRefused, match=r"not support torch.func transforms"):
         torch.func.grad(lambda x: hw.attend(x, k, v, mask=mask, engine="lsh").sum())(q)

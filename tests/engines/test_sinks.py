@@ -258,9 +258,11 @@ def test_transforms_of_torch_func():
 
 def test_flex_and_sdpa_with_dropout_refuse_and_auto_finds_another():
     q, k, v = tensors(dtype=torch.float32)
-    assert any("no sinks" in r.en for r in list(flex.why_not(Call.of(q, k, v, sinks=logits()))))
+    assert any(
+        "not support sinks" in r.en for r in list(flex.why_not(Call.of(q, k, v, sinks=logits())))
+    )
     dropped = Call.of(q, k, v, sinks=logits(), dropout=0.5)
-    assert any("it has sinks on a CPU only" in r.en for r in list(sdpa.why_not(dropped)))
+    assert any("it supports sinks on a CPU only" in r.en for r in list(sdpa.why_not(dropped)))
     assert best(dropped) is eager
     assert best(Call.of(q, k, v, sinks=logits())) is sdpa
     long = torch.zeros(1, HEADS, 2048, 4)
@@ -272,10 +274,14 @@ def test_flex_and_sdpa_with_dropout_refuse_and_auto_finds_another():
 @pytest.mark.parametrize(
     ("sinks", "error", "message"),
     [
-        ([0.0], BadType, r"sinks: expected a floating point tensor \(H,\) or None, got list; tor"),
+        ([0.0], BadType, r"sinks: expected a floating point tensor \(H,\) or None, got list; use"),
         (torch.zeros(HEADS).long(), BadType, "sinks: expected .*, got torch.int64"),
-        (torch.zeros(1), BadValue, r"sinks: expected one logit a head, \(6,\) .*use sinks.expand"),
-        (torch.zeros(1, HEADS), BadValue, r"sinks: expected one logit a head"),
+        (
+            torch.zeros(1),
+            BadValue,
+            r"sinks: expected one logit per head, \(6,\) .*use sinks.expand",
+        ),
+        (torch.zeros(1, HEADS), BadValue, r"sinks: expected one logit per head"),
         (torch.zeros(HEADS, device="meta"), BadValue, r"got \(6,\) on meta"),
     ],
 )

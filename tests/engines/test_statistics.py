@@ -304,7 +304,7 @@ def test_every_word_is_a_field_and_every_statistic_a_word():
 def test_rows_says_why_not():
     q, k, v = tensors(dtype=torch.float32)
     for message, given, more in (
-        ("it never holds all weights", (q, k, v), {"need": ["weights"]}),
+        ("it never stores all Lq x Lk weights", (q, k, v), {"need": ["weights"]}),
         ("a size is 0", (q[:, :, :0], k, v), {}),
         ("hold no numbers", [t.to("meta") for t in (q, k, v)], {}),
     ):
@@ -334,7 +334,7 @@ def test_case_41_a_large_call_stays_off_the_weights_and_plan_says_so(grad):
     assert hw.plan(small, small, small, need=["entropy"]).engine == "eager"
     planned = hw.plan(q, q, q, need=["weights", "entropy"])
     assert planned.engine == "eager"
-    assert "never holds all weights" in planned.refused["rows"][0].en
+    assert "never stores all Lq x Lk weights" in planned.refused["rows"][0].en
     assert [reason.en for reason in planned.refused["sdpa"]] == [
         "it does not return entropy",
         "it does not return weights",

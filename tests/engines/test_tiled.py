@@ -381,7 +381,7 @@ def test_values_of_another_width_are_widened_for_the_kernel(monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"need": ["weights"]}, r"it never holds the weights, Lq x Lk numbers; use engine='auto'")],
+    [({"need": ["weights"]}, r"it never stores the Lq x Lk weights; use engine='auto'")],
 )
 def test_what_it_cannot_do_is_refused_with_the_reason(arguments, message):
     with pytest.raises(EngineRefused, match=message) as caught:

@@ -155,11 +155,11 @@ def test_a_mask_and_a_position_need_no_registration():
 
 
 def test_what_is_no_mask_of_ours_is_refused():
-    with pytest.raises(BadValue, match=r"mask: Own cannot be written as integers and tensors"):
+    with pytest.raises(BadValue, match=r"mask: Own cannot be encoded as integers and tensors"):
         encode(Own() & hw.causal())
-    with pytest.raises(BadValue, match=r"value: function cannot be written"):
+    with pytest.raises(BadValue, match=r"value: function cannot be encoded"):
         encode(hw.causal(), OwnPosition(2))
-    with pytest.raises(BadValue, match=r"numbers: expected those of a mask, got 3"):
+    with pytest.raises(BadValue, match=r"numbers: expected an encoded mask, got 3"):
         decode([2, 3], [])
     assert not encodable(hw.per_head([hw.full(), Own()]))
 

@@ -219,8 +219,8 @@ def called(mask: Mask, batch: int, keys: int) -> Tensor:
         (hw.prefix([1, 2, 3]), "^prefix: made for a batch of 3"),
         (hw.prefix(torch.ones(1, 4).bool()), "^prefix: made for 4 keys"),
         (hw.padding([1, 2, 3]), "^padding: made for a batch of 3"),
-        (hw.documents([3, 3]), "the lengths sum to 6, and have to sum to Lk = 7$"),
-        (hw.documents(torch.zeros(6).long()), "number every position of the keys$"),
+        (hw.documents([3, 3]), "the lengths sum to 6, but must sum to Lk = 7$"),
+        (hw.documents(torch.zeros(6).long()), "assign a document number to every key$"),
     ],
     ids=repr,
 )

@@ -253,11 +253,11 @@ def test_it_prints_itself_and_draws_itself():
         (lambda: hw.lsh(0, seed=0), "lsh: rounds must be >= 1, got 0"),
         (lambda: hw.lsh(1, chunk=0, seed=0), "lsh: chunk must be >= 1, got 0"),
         (lambda: hw.lsh(1, seed=-1), "lsh: seed must be >= 0, got -1"),
-        (lambda: hw.lsh(1, seed=0, buckets=3), r"buckets must be even, .* got 3; many are"),
+        (lambda: hw.lsh(1, seed=0, buckets=3), r"buckets must be even, .* got 3; give more"),
         (lambda: hw.lsh(1, seed=0, buckets=[]), r"buckets must be even, .* got \[\]"),
-        (lambda: hw.lsh(1, seed=0, buckets=[2**12, 2**12, 2]), "16777216 in all, got"),
-        (lambda: hw.lsh(1, seed=0, buckets=2**13), "at most 4096 a rotation"),
-        (lambda: hw.lsh(1, seed=0, buckets=0), "buckets must be >= 2, got 0; None takes"),
+        (lambda: hw.lsh(1, seed=0, buckets=[2**12, 2**12, 2]), "16777216 in total, got"),
+        (lambda: hw.lsh(1, seed=0, buckets=2**13), "at most 4096 per rotation"),
+        (lambda: hw.lsh(1, seed=0, buckets=0), "buckets must be >= 2, got 0; None means"),
         (lambda: ~hw.lsh(1, seed=0, own=False), "no meaning under '~'"),
     ],
 )
@@ -281,5 +281,5 @@ def test_a_wrong_type_is_refused(make, message):
 
 
 def test_without_queries_and_keys_there_is_no_rule():
-    with pytest.raises(BadValue, match="depends on the queries and keys of a call; pass the mask"):
+    with pytest.raises(BadValue, match="depends on the queries and keys of a call; pass it"):
         hw.lsh(1, seed=0).dense(Call.of(*tensors()).shape)

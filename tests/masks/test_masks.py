@@ -263,7 +263,7 @@ def test_each_head_has_its_own_mask():
 def test_drawing():
     assert hw.window(1, 0).draw(3) == "■ · ·\n■ ■ ·\n· ■ ■"
     assert hw.causal().draw(2, 3) == "■ ■ ·\n■ ■ ■"
-    with pytest.raises(BadValue, match=r"holds 5 queries and 7 keys; use draw\(5, 7\)"):
+    with pytest.raises(BadValue, match=r"has 5 queries and 7 keys; use draw\(5, 7\)"):
         hw.from_tensor(torch.ones(5, 7).bool()).draw(3)
 
 
@@ -282,11 +282,19 @@ def test_drawing():
         (lambda: hw.from_tensor([1]), BadType, "expected a tensor, got list"),
         (lambda: hw.from_tensor(torch.ones(2, 2).int()), BadType, "got torch.int32; for 0/1"),
         (lambda: hw.from_tensor(torch.ones(2, 2).bool(), "k q"), BadValue, "unknown 'k q'"),
-        (lambda: hw.dilated(1, 1, step=0), BadValue, "step must be >= 1, got 0; 1 is a plain"),
+        (
+            lambda: hw.dilated(1, 1, step=0),
+            BadValue,
+            "step must be >= 1, got 0; 1 gives an ordinary",
+        ),
         (lambda: hw.strided(0), BadValue, "stride must be >= 1, got 0"),
         (lambda: every(0), BadValue, "every: step must be >= 1, got 0"),
         (lambda: hw.fixed(0, 0), BadValue, "block must be >= 1, got 0"),
-        (lambda: hw.fixed(2, 3), BadValue, "summary must be at most block, got 3 and 2"),
+        (
+            lambda: hw.fixed(2, 3),
+            BadValue,
+            "summary must be at most block, got summary 3 and block 2",
+        ),
         (lambda: hw.prefix(-1), BadValue, r"prefix: a length must be >= 0, got -1; 0 is causal"),
         (lambda: hw.documents([2, -1]), BadValue, "documents: a length must be >= 0, got -1"),
         (lambda: hw.documents(torch.ones(3)), BadType, r"expected integers \(Lk,\) or"),
@@ -304,14 +312,14 @@ def test_drawing():
         (
             lambda: hw.block_sparse(torch.ones(3, 2, 2).bool(), 4).dense(shape_of(5, 7)),
             BadValue,
-            "the layout has 3 heads, the call 6",
+            "the layout has 3 heads, but the call has 6",
         ),
         (lambda: hw.random_blocks(2, 0, seed=1), BadValue, "count must be >= 1, got 0"),
         (lambda: hw.random_blocks(2, 1, seed=-1), BadValue, "seed must be >= 0, got -1"),
         (
             lambda: hw.random_blocks(2, 1, seed=1).rule(*shape_of(5, 7).indices()),
             BadValue,
-            "drawn for a call's length",
+            "depend on the length of a call",
         ),
         (lambda: hw.per_head([]), BadValue, "one mask for each head, got none"),
         (lambda: hw.per_head([torch.ones(2)]), BadType, "expected masks, got Tensor"),
@@ -338,7 +346,7 @@ def test_drawing():
         (
             lambda: hw.from_tensor(torch.ones(5, 7).bool()).rule(*shape_of(5, 7).indices()),
             BadValue,
-            "has to be resolved",
+            "must be resolved",
         ),
     ],
 )
@@ -354,5 +362,5 @@ def test_random_blocks_may_differ_by_head():
     assert torch.equal(own[:, 0], shared[:, 0])
     assert len({tuple(head.flatten().tolist()) for head in own[0]}) == 4
     assert bool((own.sum(-1) == 16).all())
-    with pytest.raises(BadValue, match="4 heads, the call 6"):
+    with pytest.raises(BadValue, match="4 heads, but the call has 6"):
         hw.random_blocks(8, 2, seed=3, heads=4).dense(replace(shape, heads=6))

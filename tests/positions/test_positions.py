@@ -302,13 +302,17 @@ def test_a_position_says_in_which_stages_it_acts():
         (
             lambda: hw.attend(*tensors(), position=hw.ALiBi(5)),
             BadValue,
-            "made for H=5, called with",
+            "created with H=5, but called with",
         ),
-        (lambda: hw.attend(*tensors(), position=hw.Shaw(2, 7)), BadValue, "made for D=7, called"),
+        (
+            lambda: hw.attend(*tensors(), position=hw.Shaw(2, 7)),
+            BadValue,
+            "created with D=7, but called",
+        ),
         (
             lambda: hw.attend(*tensors(), position=hw.Shaw(2, 11, value_dim=3)),
             BadValue,
-            "made for Dv=3, called with Dv=13",
+            "created with Dv=3, but called with Dv=13",
         ),
         (lambda: hw.ALiBi(0), BadValue, "num_heads must be >= 1, got 0"),
         (lambda: hw.Shaw(-1, 2), BadValue, "max_distance must be >= 0, got -1"),
@@ -318,7 +322,11 @@ def test_a_position_says_in_which_stages_it_acts():
         (lambda: hw.Rotary(5, pairs="halves"), BadValue, "rotary_dim must be even, .* got 5"),
         (lambda: hw.Rotary(4), BadValue, "say which numbers form a pair: pairs='halves'"),
         (lambda: hw.Rotary(4, pairs="halfs"), BadValue, "pairs: unknown 'halfs'; expected one of"),
-        (lambda: hw.Rotary(4, pairs="halves", base=0.5), BadValue, "base must be above 1, got 0.5"),
+        (
+            lambda: hw.Rotary(4, pairs="halves", base=0.5),
+            BadValue,
+            "base must be above 1 and finite, got 0.5",
+        ),
         (
             lambda: hw.Rotary(4, pairs="halves").at([[[1]]], [1]),
             BadValue,
@@ -342,12 +350,15 @@ def test_a_position_that_does_not_fit_is_refused(make, error, message):
     ("make", "message"),
     [
         (lambda: hw.Sinusoidal(0), "embed_dim must be >= 1, got 0"),
-        (lambda: hw.Sinusoidal(4, base=0.5), "base must be above 1, got 0.5"),
+        (lambda: hw.Sinusoidal(4, base=0.5), "base must be above 1 and finite, got 0.5"),
         (lambda: hw.Learned(0, 4), "max_positions must be >= 1, got 0"),
         (lambda: hw.Learned(4, 0), "embed_dim must be >= 1, got 0"),
-        (lambda: hw.Sinusoidal(4)(torch.zeros(1, 2, 3)), "for embed_dim 4, got an input of size 3"),
-        (lambda: hw.Learned(4, 3)(torch.zeros(1, 5, 3)), r"has 0 to 3; make it longer with Lea"),
-        (lambda: hw.Learned(4, 3)(torch.zeros(1, 2, 3), -1), "positions -1 to 0 were asked for"),
+        (lambda: hw.Sinusoidal(4)(torch.zeros(1, 2, 3)), "of size embed_dim 4, got 3"),
+        (
+            lambda: hw.Learned(4, 3)(torch.zeros(1, 5, 3)),
+            r"up to 3, got 0 to 4; use a longer table: Lea",
+        ),
+        (lambda: hw.Learned(4, 3)(torch.zeros(1, 2, 3), -1), "positions from 0 on, got -1 to 0"),
     ],
 )
 def test_bad_input_is_named(make, message):
@@ -380,7 +391,7 @@ def test_two_positions_together_count_from_the_first_token_in_a_cache():
 
 
 def test_positions_of_different_sizes_do_not_combine():
-    with pytest.raises(BadValue, match="first position was made for H=4, the second for H=2"):
+    with pytest.raises(BadValue, match="first position has H=4, the second has H=2"):
         hw.ALiBi(4) + hw.T5Bias(2)
     with pytest.raises(BadValue, match="Sinusoidal is added before the projections"):
         hw.ALiBi(4) + hw.Sinusoidal(8)

@@ -187,7 +187,10 @@ _FORMULAS = tuple(
             r"[Qq][^A-Za-z·]{0,16}·?[Kk][^A-Za-z]{0,16}(?:\^<?T>?|\.T|ᵀ)?[^A-Za-z]{0,8}[/√]",
             ("scaled", "masked"),
         ),
-        (r"(?<![A-Za-z])(?:S|E|s|scores)[^A-Za-z·;]{0,10}(?:/|\\/)[^A-Za-z]{0,6}√", ("scaled", "masked")),
+        (
+            r"(?<![A-Za-z])(?:S|E|s|scores)[^A-Za-z·;]{0,10}(?:/|\\/)[^A-Za-z]{0,6}√",
+            ("scaled", "masked"),
+        ),
         (r"\+M(?![a-z])", ("masked",)),
         (r"(?<![a-z])[Qq](?![a-z])[^A-Za-z·]{0,16}[·@]?(?<![a-z])[Kk](?![a-z])", _SCORE),
         (

@@ -1,6 +1,6 @@
-"""The command line: one command a file. This file has its entry point, language and exit status.
+"""The command line: one file per command. This file has the entry point and the exit status.
 
-Exit status: 0 success; 1 the check found something wrong; 2 the input cannot be used.
+Exit status: 0 success; 1 the check found an error; 2 the input cannot be used.
 """
 
 import sys
@@ -18,7 +18,7 @@ BAD_INPUT = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status; errors are one line on stderr."""
+    """Run the command line and return its exit status; an error is one line on stderr."""
     from headwise import __version__
     from headwise.cli.commands import CommandGroup, language, usage_error
 

@@ -18,17 +18,18 @@ from headwise.cli.reporting import (
 )
 from headwise.lang import Lang, Text
 
-__path__ = ()  # `headwise.renamed` has `headwise.cli.ablate.export`
+__path__ = ()  # lets `headwise.renamed` provide `headwise.cli.ablate.export`
 
-SUMMARY = Text("Measure and draw what a model loses as heads are taken out of it.")
+SUMMARY = Text("Measure and draw the loss of a model as its heads are removed.")
 
 HELP = Text(
-    "Measure and draw what a model loses as heads are taken out of it.\n\n    MODEL is a packaged "
+    "Measure and draw the loss of a model as its heads are removed.\n\n    MODEL is a packaged "
     "model's name (see `headwise models list`), a directory in Hugging Face's\n    format, or a "
-    "hub id. It must predict the next token: the loss of that is what is measured, in\n    nats a "
-    "token. Layers and heads are counted from 0: L0H2 is layer 0, head 2.\n\n    The heads go one "
-    "after the other and stay out. Each interval is of 95 %: over texts, or with\n    --against "
-    "random over seeds, each with texts and random heads of its own.\n\n    \b\n    headwise "
+    "hub id. The model must predict the next token; its next-token loss is measured, in nats\n"
+    "    per token. Layers and heads are counted from 0: L0H2 is layer 0, head 2.\n\n    The heads "
+    "are removed one after the other and stay removed. All intervals are 95 % confidence\n    "
+    "intervals over texts, or with --against random over seeds, each with its own texts and\n    "
+    "random heads.\n\n    \b\n    headwise "
     "ablate smollm2 --probe repeated --heads L18H6,L11H4 --against random\n    headwise ablate "
     "./model --corpus a.txt --heads all --order importance --figures pictures\n    headwise ablate "
     "smollm2 --text book.txt --heads L3H4 --how mean --output effect.json\n    headwise ablate "
@@ -38,51 +39,50 @@ HELP = Text(
 FORMATS = (*reporting.FORMATS, "csv")
 
 METHODS = ("zero", "mean", "resample", "uniform")
-"""The names of `headwise.heads.ablation.METHODS`, written here so that torch is not loaded."""
+"""The names of `headwise.heads.ablation.METHODS`, repeated here so that torch is not loaded."""
 
 ORDERS, AGAINST, STEPS, MAX_SEED = ("given", "importance"), ("random",), 10, 2**31 - 1
-"""As in `headwise.heads.ablation.experiment.options`."""
+"""The same values as in `headwise.heads.ablation.experiment.options`."""
 
 
 _HELP_TEXTS = {
     "--text": Text("Read a text file, cut into pieces of --length tokens."),
     "--corpus": Text("Read every document of a .txt, .jsonl or .conllu file."),
     "--probe": Text(
-        "Read 25 random tokens, 4 times over, 48 such sequences; the loss is of the repetitions."
+        "Read 48 sequences of 25 random tokens repeated 4 times; measure the repetitions only."
     ),
     "--length": Text(
-        "Cut what is read into pieces of so many tokens, and leave out what is shorter; "
-        "128 for a text, documents are whole."
+        "Cut the input into pieces of this many tokens and omit shorter pieces; default: "
+        "128 for a text, whole documents otherwise."
     ),
-    "--texts": Text("Read only so many documents, pieces or sequences."),
-    "--paragraphs": Text("In a .txt file, a document is a paragraph, not a line."),
-    "--truncate": Text("Cut documents that are too long."),
-    "--heads": Text("Heads to take out: L0H2,L1H8 or all."),
+    "--texts": Text("Read only this many documents, pieces or sequences."),
+    "--paragraphs": Text("In a .txt file, a document is a paragraph instead of a line."),
+    "--truncate": Text("Truncate documents that are too long."),
+    "--heads": Text("Heads to remove: L0H2,L1H8 or all."),
     "--open": Text(
-        "Take the heads from a run that `headwise inspect` saved: the folder of --save, or its "
-        "JSON."
+        "Take the heads from a saved run of `headwise inspect`: the folder of --save, or its "
+        "JSON file."
     ),
-    "--named": Text("With --open: the heads that the run gives this name, such as induction."),
+    "--named": Text("With --open: the heads with this name in the run, such as induction."),
     "--how": Text(
-        "What a head puts out instead: nothing, its mean over other texts, what it does on "
-        "another text, or the mean of the values it may see; zero by default. For mean and "
-        "resample every second text is such another one, and is not measured on."
+        "Replacement of a head's output: zero, its mean over other texts, its output on another "
+        "text, or the mean of the values it may attend to; default zero. For mean and resample, "
+        "every second text serves as another text and is not measured."
     ),
     "--order": Text(
-        "As given, or the least important first, by its gradient, anew at each step; given by "
-        "default."
+        "Remove heads as given, or by gradient the least important head first, recomputed at "
+        "each step; default given."
     ),
-    "--steps": Text("In how many steps the heads go, each of one head at least; 10 by default."),
-    "--against": Text("Hold the heads against as many others, drawn at random for each seed."),
+    "--steps": Text("Number of removal steps, each of at least one head; default 10."),
+    "--against": Text("Compare with as many other heads, drawn at random for each seed."),
     "--seeds": Text(
-        "With --against: how many seeds; the texts are dealt out to them; 10 by default."
+        "With --against: number of seeds, among which the texts are divided; default 10."
     ),
     "--seed": Text(
-        "The first seed of all that is drawn: random heads, other texts, --probe's tokens; "
-        "0 by default."
+        "The first seed of all random choices: heads, other texts, tokens of --probe; default 0."
     ),
 }
-_FIGURES = {"--figures": Text("Draw the curve as PNG and SVG into this folder as well.")}
+_FIGURES = {"--figures": Text("Also draw the curve as PNG and SVG into this folder.")}
 
 _NUMBER = {"metavar": "NUMBER"}
 _KINDS: dict[str, dict[str, Any]] = {
@@ -106,7 +106,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 
 def command(lang: Lang) -> click.Command:
-    """The command, in the reader's language."""
+    """Return the command ``ablate``, in the reader's language."""
     parameters = [
         click.Argument(["model"]),
         click.Argument(["sentence"], required=False),
@@ -144,7 +144,7 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     log = logger(lang)
     loaded = load(model, log, predicting=True)
     plan = plan_ablation(loaded, experiment, selection)
-    log(Text("taking heads out"))
+    log(Text("removing heads"))
     with shown(lang, Text("texts read")) as progress:
         result = run_plan(loaded, plan, progress)
     destination.write(lambda: report(result), lambda: as_json(result), lambda _: as_csv(result))

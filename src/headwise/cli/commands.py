@@ -1,4 +1,4 @@
-"""Commands and errors of the command line in the reader's language, click's own included."""
+"""Commands and errors of the command line in the reader's language, including click's own."""
 
 import locale
 import os
@@ -13,7 +13,7 @@ import click
 from headwise.cli.output import write_stdout
 from headwise.lang import LANGS, Lang, Text, Translated
 
-_MESSAGES = (  # the first that matches is taken
+_MESSAGES = (  # the first match is used
     Text("Invalid value for {param_hint}: {message}"),
     Text("Missing command."),
     Text("Missing option {names}. {reason}"),
@@ -48,13 +48,13 @@ _NOTES = re.compile(r"(?P<help>.*?)(?P<space> *)\[(?P<notes>[^\[\]]*)\]", re.DOT
 
 
 def usage_error(error: click.ClickException) -> Text:
-    """A usage error in both languages."""
+    """Return a usage error in both languages."""
     message = " ".join(error.format_message().split())
     return Translated(message, chinese(message))
 
 
 def chinese(message: str) -> str:
-    """A message of click in Chinese; unchanged if click has reworded it.
+    """Translate a message of click to Chinese; return it unchanged if click has reworded it.
 
     Example:
         >>> chinese("No such command 'sow'. Did you mean 'show'?")
@@ -68,7 +68,7 @@ def chinese(message: str) -> str:
 
 
 def chinese_notes(text: str) -> str:
-    """The help of an option with click's notes at its end in Chinese.
+    """Translate click's notes at the end of an option's help to Chinese.
 
     Example:
         >>> chinese_notes("键数。  [default: 16; x>=1; required]")
@@ -95,7 +95,7 @@ _HEADINGS = {"Options": Text("Options"), "Commands": Text("Commands")}
 
 
 class ChineseFormatter(click.HelpFormatter):
-    """click's help with its fixed words in Chinese."""
+    """A formatter of click's help with its fixed words in Chinese."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         super().write_usage(prog, args, prefix or Text("Usage: ").zh)
@@ -111,16 +111,16 @@ class ChineseFormatter(click.HelpFormatter):
 
 
 class ChineseContext(click.Context):
-    """A context whose help is Chinese."""
+    """A context that prints its help in Chinese."""
 
     formatter_class = ChineseFormatter
 
 
 class CommandGroup(click.Group):
-    """The group that loads a command's file only when the command is used or listed."""
+    """A group that loads the file of a command only when the command is used or listed."""
 
     def __init__(self, lang: Lang, version: str) -> None:
-        text = Text("Language of everything printed; default from HEADWISE_LANG or the locale.")
+        text = Text("Output language; default: from HEADWISE_LANG or the locale.")
         choice = click.Choice(LANGS)
         language_option = click.Option(
             ["--lang"], type=choice, help=text.to(lang), expose_value=False
@@ -148,7 +148,7 @@ class CommandGroup(click.Group):
 
 
 def spoken(command: click.Command, lang: Lang) -> click.Command:
-    """Give a command, and those below it, a ``--help`` in the reader's language."""
+    """Give a command and its subcommands a ``--help`` option in the reader's language."""
     command.add_help_option = False
     show_help = Text("Show this message and exit.").to(lang)
     command.params.append(_printing_option("--help", show_help, click.Context.get_help))
@@ -163,7 +163,7 @@ def spoken(command: click.Command, lang: Lang) -> click.Command:
 def _printing_option(
     flag: str, help_text: str, message: Callable[[click.Context], str]
 ) -> click.Option:
-    """An option that prints a message and ends the program."""
+    """Return an option that prints a message and exits."""
 
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         del param
@@ -182,9 +182,9 @@ def _printing_option(
 
 
 def language(argv: Sequence[str]) -> tuple[Lang, list[str]]:
-    """The language asked for, and the arguments without ``--lang``.
+    """Return the requested language, and the arguments without ``--lang``.
 
-    ``--lang`` may stand anywhere; without it the environment decides.
+    ``--lang`` may be anywhere; without it, the environment determines the language.
 
     Example:
         >>> language(["explain", "--lang", "zh", "--heads", "2"])

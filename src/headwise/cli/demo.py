@@ -1,4 +1,4 @@
-"""``headwise demo``: everything headwise does, on built-in examples, in one report."""
+"""``headwise demo``: every feature on built-in examples, in one report."""
 
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -19,7 +19,7 @@ from headwise.lang import Lang, Text
 if TYPE_CHECKING:
     from headwise.document import Document
 
-SUMMARY = Text("Do everything once on built-in examples and leave one HTML report.")
+SUMMARY = Text("Run every feature once on built-in examples and write one HTML report.")
 
 REPORT = Path("headwise-demo.html")
 MODEL = "minilm"
@@ -27,17 +27,17 @@ SENTENCE = "The keys that the teacher left on the table were hers, so she came b
 TARGET = "headwise.MultiheadAttention"
 TITLE = Text("headwise: multi-head attention, read, proved and seen")
 ON_SCREEN = ("X", "A_1", "A_2", "Output")
-"""The matrices of the first example that the screen shows; the report has them all."""
+"""The matrices of the first example shown on the screen; the report contains all matrices."""
 
 NEEDED = (("jinja2", "html"), ("latex2mathml", "html"), ("transformers", "inspect"))
-"""The packages of the report, and the extra that brings each."""
+"""The packages that the report needs, each with the extra that installs it."""
 
 Say = Callable[[Text], None]
 
 
 def command(lang: Lang) -> click.Command:
-    """The word ``demo`` in the reader's language."""
-    texts = {"--output": Text("Where the report goes.")}
+    """Return the command ``demo``, in the reader's language."""
+    texts = {"--output": Text("The file of the report.")}
     kinds = {"--output": {"type": PATH, "default": REPORT, "show_default": True}}
     parameters = click_options(texts, kinds, lang)
     return build_command("demo", _run, parameters, lang, SUMMARY, SUMMARY)
@@ -59,14 +59,14 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
         fragments.append(html.fragment(document))
         write_stdout(terminal.render(shown, lang))
     write(output, html.page(TITLE, fragments, lang))
-    label = Text("the whole report, in English and Chinese").to(lang)
+    label = Text("the full report, in English and Chinese").to(lang)
     write_stdout(f"{label}: {output.resolve()}")
     return 0
 
 
 def _documents(say: Say) -> Iterator[tuple["Document", "Document"]]:
-    """For each part of the demo the whole document, and what the screen shows of it."""
-    say(Text("explain: every number of 我 爱 你, two heads"))
+    """Yield for each part of the demo the whole document and the version for the screen."""
+    say(Text("explain: every number of 我 爱 你 with two heads"))
     yield _explained()
     say(Text("check: a worked example with two wrong numbers"))
     yield _checked()
@@ -117,7 +117,7 @@ def _inspected(say: Say) -> tuple["Document", "Document"]:
     from headwise.heads.models.load import load
 
     loaded = load(MODEL, say)
-    say(Text("inspect: every head on one sentence"))
+    say(Text("inspect: every head of a model on one sentence"))
     whole = report(inspect(loaded, SENTENCE))
     shown = list(takewhile(lambda block: not isinstance(block, HeatMap), whole.blocks))
     maps = max(i for i, block in enumerate(shown) if isinstance(block, Heading))

@@ -31,10 +31,10 @@ HELP = Text(
     "Measure and draw what each head of a real model does on a text or a corpus.\n\n    "
     "MODEL is a packaged model's name (see `headwise models list`; it is downloaded the "
     "first time),\n    a directory in Hugging Face's format, or a hub id. SENTENCE is "
-    "what the model reads. Layers and\n    heads are counted from 0: L0H2 is layer 0, "
-    "head 2.\n\n    A corpus is a file of documents: .txt (one a line), .jsonl or "
-    ".conllu. With --save the same\n    command goes on where it was interrupted; under "
-    'torchrun the documents are shared out.\n\n    \n    headwise inspect minilm "The '
+    "the input of the model. Layers and\n    heads are counted from 0: L0H2 is layer 0, "
+    "head 2.\n\n    A corpus is a file of documents: .txt (one per line), .jsonl or "
+    ".conllu. With --save, the same\n    command continues an interrupted run; under "
+    'torchrun the processes share the documents.\n\n    \n    headwise inspect minilm "The '
     'dog that chased the cats was tired."\n    headwise inspect ./model --text a.txt '
     "--heads L0H2,L1H8 --format html --output a.html\n    headwise inspect minilm "
     "--corpus a.conllu --save run --output heads.csv\n    headwise inspect --open run "
@@ -42,26 +42,26 @@ HELP = Text(
 )
 
 FORMATS = (*reporting.FORMATS, *reporting.TABLES)
-PROBES = ("repeated",)  # what may be read in place of a text
+PROBES = ("repeated",)  # inputs that replace a text
 
 
 _HELP_TEXTS = {
     "--text": Text("Read the text from a file."),
     "--corpus": Text("Read every document of a .txt, .jsonl or .conllu file."),
     "--probe": Text(
-        "Read 25 random tokens, 4 times over, in place of a text: shows induction heads. "
-        "Fewer where the model takes fewer than 100."
+        "Read 25 random tokens repeated 4 times instead of a text, to find induction heads. "
+        "Fewer tokens if the model accepts fewer than 100."
     ),
-    "--seed": Text("Of --probe's random tokens; 0 by default."),
-    "--open": Text("Open what --save has written; needs no model."),
-    "--save": Text("Keep what is measured in this folder, and go on from there."),
-    "--every": Text("With --save: write after so many seconds; 10 by default."),
-    "--paragraphs": Text("In a .txt file, a document is a paragraph, not a line."),
-    "--no-names": Text("Measure a corpus without naming heads, which takes a second model."),
-    "--heads": Text("Heads to draw: L0H2,L1H8 or all; by default the three that stand out most."),
-    "--truncate": Text("Cut a text that is too long."),
+    "--seed": Text("Seed of the random tokens of --probe; default 0."),
+    "--open": Text("Open a run written by --save; needs no model."),
+    "--save": Text("Save the measurement in this folder, and continue it from there."),
+    "--every": Text("With --save: seconds between two writes; default 10."),
+    "--paragraphs": Text("In a .txt file, a document is a paragraph instead of a line."),
+    "--no-names": Text("Measure a corpus without naming heads, which needs a second model."),
+    "--heads": Text("Heads to draw: L0H2,L1H8 or all; default: the three most striking heads."),
+    "--truncate": Text("Truncate a text that is too long."),
 }
-_FIGURES = {"--figures": Text("Draw figures as PNG and SVG into this folder as well.")}
+_FIGURES = {"--figures": Text("Also draw figures as PNG and SVG into this folder.")}
 
 _DIR = {"type": PATH, "metavar": "DIR"}
 _KINDS: dict[str, dict[str, Any]] = {
@@ -77,7 +77,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 
 def command(lang: Lang) -> click.Command:
-    """The command, in the reader's language."""
+    """Return the command ``inspect``, in the reader's language."""
     parameters = [
         click.Argument(["model"], required=False),
         click.Argument(["sentence"], required=False),
@@ -89,13 +89,13 @@ def command(lang: Lang) -> click.Command:
 
 
 def _check(values: SimpleNamespace) -> str:
-    """The source that is read; raise `BadValue` if an option is missing or has no effect."""
+    """Return the chosen source; raise `BadValue` if an option is missing or has no effect."""
     sources = {"SENTENCE": values.sentence, "--text": values.text, "--corpus": values.corpus}
     sources |= {"--probe": values.probe, "--open": values.open}
     named = [same(name) for name, value in sources.items() if value is not None]
     if len(named) != 1:
         raise BadValue(
-            "sentence: expected one of a sentence, --text FILE, --corpus FILE, "
+            "sentence: expected exactly one of a sentence, --text FILE, --corpus FILE, "
             "--probe and --open DIR, got {got}; write the sentence in quotes after "
             'the model: headwise inspect minilm "The cat sat."',
             got=joined(Text(" and "), named) if named else Text("nothing"),
@@ -103,19 +103,18 @@ def _check(values: SimpleNamespace) -> str:
     source = named[0].en
     if (values.model is None) != (source == "--open"):
         raise BadValue(
-            "model: expected a model to read with, and none with --open, which reads "
-            "a saved run; see `headwise models list`"
+            "model: expected either a model or a saved run with --open; see `headwise models list`"
         )
     if values.every is not None and not math.isfinite(values.every):
         raise BadValue(
-            "every: expected seconds from 0 on, got {every}; leave it out for every 10",
+            "every: expected a number of seconds >= 0, got {every}; omit it for 10 seconds",
             every=values.every,
         )
     for option, takers in _SOURCES_OF_OPTIONS.items():
         value = getattr(values, option[2:].replace("-", "_"))
         if value is not None and value is not False and source not in takers:
             raise BadValue(
-                "{name}: {option} goes with {sources}, got {source}; leave it out",
+                "{name}: {option} requires {sources}, got {source}; omit it",
                 name=option[2:],
                 option=option,
                 sources=joined(Text(" or "), [same(name) for name in takers]),
@@ -133,7 +132,7 @@ _SOURCES_OF_OPTIONS = {
     "--no-names": ("--corpus", "--probe"),
     "--seed": ("--probe",),
 }
-"""The sources that take an option, for each option that not all of them take."""
+"""The sources that accept an option, for each option that some sources do not accept."""
 
 
 def _run(values: SimpleNamespace, lang: Lang) -> int:
@@ -172,7 +171,7 @@ def _inspect_text(values: SimpleNamespace, destination: Destination) -> None:
     check_text(text)
     log = logger(destination.lang)
     loaded = load(values.model, log)
-    log(Text("running it and measuring every head"))
+    log(Text("running the model and measuring every head"))
     inspection = inspect(loaded, text, heads=selected, truncate=values.truncate)
     rows = table(inspection.statistics)
     destination.write(
@@ -182,7 +181,7 @@ def _inspect_text(values: SimpleNamespace, destination: Destination) -> None:
 
 
 def _inspect_corpus(values: SimpleNamespace, destination: Destination) -> None:
-    """Measure a corpus, in one process or as one of several; rank 0 writes the report."""
+    """Measure a corpus, in one or several processes; rank 0 writes the report."""
     from headwise.heads.corpus.pipeline import EVERY, Options, measure_corpus, shared
     from headwise.heads.models.load import load
 
@@ -202,7 +201,7 @@ def _inspect_corpus(values: SimpleNamespace, destination: Destination) -> None:
 
 
 def documents_of(share: "Share") -> Text:
-    """The unit of the progress of one process, which counts only its own documents.
+    """Return the unit of the progress bar of one process, which counts its own documents.
 
     Example:
         >>> from headwise.heads.corpus.pipeline import Share
@@ -221,7 +220,7 @@ def _inspect_probe(values: SimpleNamespace, destination: Destination) -> None:
 
     loaded = load(values.model, logger(destination.lang))
     seed = values.seed or 0
-    sequences(loaded, seed)  # raises its errors before the random copy is made
+    sequences(loaded, seed)  # raises its errors before the model is copied
     measurer = Measurer.of(loaded, truncate=False, names=not values.no_names)
     with shown(destination.lang) as progress:
         run = probed(measurer, seed=seed, progress=progress)
@@ -240,11 +239,11 @@ def _write_run(run: "Run", values: SimpleNamespace, destination: Destination) ->
 
 
 def files_of(model: str) -> tuple[Path, ...]:
-    """The files of a model that is on this machine."""
+    """Return the files of a model that is on this machine."""
     from headwise.heads.models import MODELS, model_folder
 
     packaged = {entry.name: model_folder(entry) for entry in MODELS}
     try:
         return tuple(packaged.get(model, Path(model)).iterdir()) if model.strip() else ()
-    except OSError:  # not there, no folder, or a name too long for the file system
+    except OSError:  # missing, not a folder, or a name too long for the file system
         return ()

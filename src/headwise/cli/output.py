@@ -14,10 +14,10 @@ from headwise.lang import Lang, Text
 
 
 def write_stdout(text: str) -> None:
-    """Print text and the end of its line on stdout: all of it, or nothing.
+    """Print text with a final newline on stdout: all of it, or nothing.
 
-    A closed pipe, as with ``| head``, is no error; `BadFile` is raised if stdout is closed or full,
-    or if its encoding cannot write the text.
+    A closed pipe, as with ``| head``, is not an error; `BadFile` is raised if stdout is closed or
+    full, or if its encoding cannot represent the text.
     """
     stream = _stdout()
     text = text if text.endswith("\n") else text + "\n"
@@ -25,7 +25,7 @@ def write_stdout(text: str) -> None:
     try:
         click.echo(text, nl=False)
     except OSError as error:
-        # Python would write the rest again when it exits
+        # Python would write the rest again at exit
         with suppress(OSError, ValueError), open(os.devnull, "wb") as null:  # noqa: PTH123
             os.dup2(null.fileno(), stream.fileno())
         if isinstance(error, BrokenPipeError):
@@ -38,35 +38,35 @@ def write_stdout(text: str) -> None:
 
 
 def write_stderr(text: str) -> None:
-    """Print text on stderr; a stderr that cannot be written is no error."""
+    """Print text on stderr; ignore a stderr that cannot be written."""
     with suppress(OSError, ValueError):
         click.echo(text, err=True)
 
 
 def stdout_is_terminal() -> bool:
-    """Whether stdout is a terminal."""
+    """Return whether stdout is a terminal."""
     return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
 
 
 def _stdout() -> TextIO:
     if sys.stdout is None or sys.stdout.closed:
         raise BadFile(
-            "stdout: expected an open one to print to, it is closed; write to a file with --output"
+            "stdout: expected an open stream, got a closed stream; write to a file with --output"
         )
     return sys.stdout
 
 
 def _writable(text: str, stream: TextIO) -> None:
-    """Raise `BadFile`, before anything is printed, for a text that the encoding lacks."""
+    """Raise `BadFile`, before anything is printed, if the encoding cannot represent the text."""
     encoding = (stream.encoding or "utf-8").lower()
-    if encoding in ("ascii", "us-ascii"):  # click writes UTF-8 there: no locale is set
+    if encoding in ("ascii", "us-ascii"):  # without a locale; click then writes UTF-8
         return
     try:
         text.encode(encoding, stream.errors or "strict")
     except UnicodeEncodeError as error:
         character = error.object[error.start]
         raise BadFile(
-            "stdout: expected an encoding that has {character!a}, got {encoding}; set "
+            "stdout: expected an encoding with {character!a}, got {encoding}; set "
             "PYTHONUTF8=1, or write to a file with --output",
             character=character,
             encoding=encoding,
@@ -79,7 +79,7 @@ def notifier(lang: Lang) -> Callable[[Text], None]:
 
 
 def logger(lang: Lang, *, quiet: bool = False) -> Callable[[Text], None]:
-    """A function that reports a step on stderr; with ``quiet`` it does nothing."""
+    """Return a function that reports a step on stderr; with ``quiet`` it does nothing."""
 
     def log(message: Text) -> None:
         if not quiet:
@@ -88,7 +88,7 @@ def logger(lang: Lang, *, quiet: bool = False) -> Callable[[Text], None]:
     return log
 
 
-EVERY = 10.0  # seconds between two lines where there is no terminal
+EVERY = 10.0  # seconds between two progress lines if stderr is not a terminal
 
 DOCUMENTS = Text("documents")
 
@@ -97,7 +97,7 @@ DOCUMENTS = Text("documents")
 def shown(
     lang: Lang, what: Text = DOCUMENTS, *, quiet: bool = False
 ) -> Iterator[Callable[[int, int], None]]:
-    """A function that shows how many documents, or ``what``, of how many are done."""
+    """Yield a function that shows the progress: how many documents, or ``what``, are done."""
     if quiet:
         yield lambda *_: None
     elif sys.stderr is not None and sys.stderr.isatty():

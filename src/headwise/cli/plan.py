@@ -1,4 +1,4 @@
-"""``headwise plan``: what would run an attention, why not the others, and what it costs."""
+"""``headwise plan``: the engine that would run an attention, the reasons, and the cost."""
 
 import json
 from collections.abc import Callable
@@ -15,43 +15,43 @@ if TYPE_CHECKING:
     from headwise.planning import Plan
     from headwise.positions import Position
 
-SUMMARY = Text("Say what would run an attention, why not the others, and what it costs.")
+SUMMARY = Text("Show which engine would run an attention, why others would not, and the cost.")
 
 HELP = Text(
-    "Say what would run an attention, why not the others, and what it costs. Nothing is "
-    'computed.\n\n    \n    headwise plan --mask "causal() & window(511, 0)" --length '
+    "Show which engine would run an attention, why others would not, and the cost. Nothing is "
+    'computed.\n\n    \b\n    headwise plan --mask "causal() & window(511, 0)" --length '
     "131072\n    headwise plan --length 4096 --heads 32 --kv-heads 8 --need "
     "weights\n    "
 )
 
 LONGEST = 2**18
-MOST = 4096  # samples, heads, and numbers of a head
+MOST = 4096  # the largest batch size, number of heads, and head dim
 
 HEADS, HEAD_DIM = 8, 64
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 NEEDS = ("weights", "logsumexp", "entropy", "received", "distance", "largest")
-"""`headwise.call.NEEDS`, which would load torch."""
+"""The same as `headwise.call.NEEDS`, whose import would load torch."""
 Shapes = dict[str, tuple[int, int, int, int]]
 POSITIONS = ("none", "alibi", "rotary", "shaw", "t5", "transformer_xl")
 
 _HELP_TEXTS = {
-    "--mask": Text("The mask, as `headwise show` takes it."),
-    "--length": Text("How many keys."),
-    "--queries": Text("How many queries; default as many as keys."),
-    "--heads": Text("Query heads; default what the mask holds, or {heads}.", heads=HEADS),
-    "--kv-heads": Text("Key/value heads; default as many as query heads."),
-    "--head-dim": Text("Numbers of a head."),
-    "--batch": Text("Samples; default what the mask holds, or 1."),
-    "--dtype": Text("Type of the numbers."),
-    "--need": Text("What else is returned; may be repeated."),
+    "--mask": Text("The mask, written as for `headwise show`."),
+    "--length": Text("Number of keys."),
+    "--queries": Text("Number of queries; default: the number of keys."),
+    "--heads": Text("Number of query heads; default: that of the mask, or {heads}.", heads=HEADS),
+    "--kv-heads": Text("Number of key/value heads; default: the number of query heads."),
+    "--head-dim": Text("Dimension of a head."),
+    "--batch": Text("Batch size; default: that of the mask, or 1."),
+    "--dtype": Text("Data type of the tensors."),
+    "--need": Text("A further result to return; may be repeated."),
     "--position": Text("Position encoding."),
-    "--train": Text("A backward pass will follow."),
-    "--engine": Text("The engine; auto takes the first that can."),
+    "--train": Text("Plan for training, with a backward pass."),
+    "--engine": Text("The engine; auto takes the first suitable one."),
 }
 
 
 def command(lang: Lang) -> click.Command:
-    """The command, in the reader's language."""
+    """Return the command ``plan``, in the reader's language."""
     parameters = [*click_options(_HELP_TEXTS, _KINDS, lang), *options(lang)]
     return build_command("plan", _run, parameters, lang, SUMMARY, HELP)
 
@@ -83,7 +83,7 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
 
 
 def _plan(values: SimpleNamespace) -> "tuple[Plan, Shapes]":
-    """Plan with tensors that share one number, so that no length needs memory."""
+    """Plan with tensors that share one number in memory, so that every length is possible."""
     import torch
 
     from headwise.masks.expression import parse
@@ -111,7 +111,7 @@ def _plan(values: SimpleNamespace) -> "tuple[Plan, Shapes]":
 
 
 def _position(name: str, heads: int, dim: int) -> "Position":
-    """The position of a name; its numbers are drawn nowhere, as planning reads none."""
+    """Return the named position on the meta device, since planning reads no parameters."""
     import torch
 
     from headwise import positions
@@ -134,7 +134,7 @@ def _document(chosen: "Plan", values: SimpleNamespace, shapes: Shapes) -> "Docum
     parts = [f"{name} {shape}" for name, shape in shapes.items()]
     parts += [values.dtype, " ".join(values.mask.split())]
     parts += [] if values.position == "none" else [values.position]
-    table = Table((Text("what"), Text("value")), chosen.rows())
+    table = Table((Text("property"), Text("value")), chosen.rows())
     return Document(Text("The plan of an attention"), (Paragraph(same(", ".join(parts))), table))
 
 

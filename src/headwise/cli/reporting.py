@@ -1,4 +1,4 @@
-"""The options ``--format``, ``--output`` and ``--figures``, shared by all commands."""
+"""The options ``--format``, ``--output`` and ``--figures``, which all commands share."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from headwise.plots.figure import Sheet
 
 
-WIDTH = 100  # cells in a line where no terminal says otherwise
+WIDTH = 100  # cells in a line if the output is not a terminal
 
 SUFFIXES = {".txt": "text", ".md": "markdown", ".tex": "latex"}
 SUFFIXES |= {f".{name}": name for name in ("html", "json", "csv", "parquet")}
-"""The format that a file's name asks for where ``--format`` does not."""
+"""The format for each file extension, if ``--format`` is not passed."""
 
 FORMATS = ("text", "markdown", "html", "json")
-"""What every command can write; `explain` writes LaTeX as well."""
+"""The formats of every command; `explain` also writes LaTeX."""
 
 TABLES = ("csv", "parquet", "github")
-"""What a command with a table can write as well; "github" is a line for each row."""
+"""Further formats of commands with a table; "github" is one annotation for each row."""
 
 PATH = click.Path(path_type=Path)
 
-_FORMAT = Text("How to write it; default by the name of --output, or text.")
+_FORMAT = Text("Output format; default: by the file extension of --output, or text.")
 _OUTPUT = Text("Write to this file instead of the screen.")
 
 
 def options(lang: Lang, formats: tuple[str, ...] = FORMATS) -> list[click.Parameter]:
-    """``--format`` and ``--output``, in the reader's language."""
+    """Return the options ``--format`` and ``--output``, in the reader's language."""
     return [
         click.Option(["--format"], type=click.Choice(formats), help=_FORMAT.to(lang)),
         click.Option(["--output"], type=PATH, help=_OUTPUT.to(lang)),
@@ -55,7 +55,7 @@ def build_command(
     summary: Text,
     *paragraphs: Text,
 ) -> click.Command:
-    """A command whose help is the paragraphs; ``run`` takes the values of its parameters."""
+    """Return a command whose help is the paragraphs; ``run`` receives its parameter values."""
     return click.Command(
         name,
         callback=lambda **values: run(SimpleNamespace(**values), lang),
@@ -68,7 +68,7 @@ def build_command(
 def click_options(
     texts: Mapping[str, Text], kinds: Mapping[str, Mapping[str, Any]], lang: Lang
 ) -> list[click.Parameter]:
-    """Options in the order of their help texts; ``kinds`` has what else `click.Option` takes."""
+    """Return options in the order of their help texts; ``kinds`` has more arguments."""
     return [
         click.Option([name], help=text.to(lang), **kinds.get(name, {}))
         for name, text in texts.items()
@@ -77,9 +77,9 @@ def click_options(
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a report goes, a file or None for the screen, and in which format and language.
+    """The destination of a report: a file, or None for the screen; its format and language.
 
-    ``formats`` are those that the command can write, ``inputs`` are as given on the command line.
+    ``formats`` are those that the command can write; ``inputs`` are given as on the command line.
     """
 
     format: str | None
@@ -90,20 +90,20 @@ class Destination:
 
     @property
     def kind(self) -> str:
-        """The format: as given, else by the output's name, else text."""
+        """The format: the given format, else by the output's file extension, else text."""
         suffix = "" if self.output is None else self.output.suffix.lower()
         named = SUFFIXES.get(suffix, "text")
         return self.format or (named if named in self.formats else "text")
 
     def __post_init__(self) -> None:
-        """Raise `BadFile`, before the work starts, for an output that cannot be written."""
+        """Raise `BadFile`, before the work starts, if the output cannot be written."""
         if self.output is None and self.kind == "parquet":
             raise BadFile(
-                "format: parquet is not for the screen; give a file, as in --output heads.parquet"
+                "format: parquet cannot be printed; name a file, as in --output heads.parquet"
             )
         if self.output is not None:
             names = [str(name) for name in self.inputs if name is not None]
-            files = [name.rpartition(":")[0] for name in names]  # a tensor of a file: file:name
+            files = [name.rpartition(":")[0] for name in names]  # file:name is a tensor of a file
             check_place(self.output, map(Path, names + files))
 
     def write(
@@ -112,10 +112,10 @@ class Destination:
         data: Callable[[], str],
         table: Callable[[str], str | bytes] | None = None,
     ) -> None:
-        """Write the report: the document rendered, the data as JSON, or a table in one of `TABLES`.
+        """Write the report: the rendered document, the data as JSON, or a table in one of `TABLES`.
 
         Raises:
-            BadFile: if it cannot be written; nothing is half-written then.
+            BadFile: if the report cannot be written; no partial file is left.
         """
         content: str | bytes
         if table is not None and self.kind in TABLES:
@@ -142,7 +142,7 @@ class Destination:
 
 
 def check_figures(folder: Path | None, lang: Lang) -> None:
-    """Raise, before the measurement, the errors of drawing figures and of writing them."""
+    """Raise the errors of drawing and writing figures before the measurement starts."""
     if folder is None:
         return
     from headwise.heads.corpus.checkpoint import check_folder
@@ -153,7 +153,7 @@ def check_figures(folder: Path | None, lang: Lang) -> None:
 
 
 def write_figures(figures: Callable[["Sheet"], "Named"], folder: Path | None, lang: Lang) -> None:
-    """Write the figures into the folder and log its name; nothing if it is None."""
+    """Write the figures into the folder and log its name; do nothing if it is None."""
     if folder is None:
         return
     from headwise.heads.corpus.checkpoint import error_context
@@ -162,5 +162,5 @@ def write_figures(figures: Callable[["Sheet"], "Named"], folder: Path | None, la
 
     with error_context("figures", "output"):
         files = album.write(figures(Sheet.of(lang)), folder)
-    count = Text("{num_files} figures in: ", num_files=len(files))
+    count = Text("{num_files} figures written to: ", num_files=len(files))
     write_stderr(count.to(lang) + clean(str(folder)))

@@ -1,4 +1,4 @@
-"""Documents: blocks that a face builds, and the formats they are rendered to."""
+"""Documents: blocks that a command builds, and the formats into which they are rendered."""
 
 from headwise.document.blocks import (
     Block,

@@ -1,4 +1,4 @@
-"""The blocks a document is made of, and how a wide matrix is cut for every format."""
+"""The blocks of a document, and how a wide matrix is cut into parts in every format."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -10,7 +10,7 @@ from headwise.lang import Lang, Text, joined, same
 
 @dataclass(frozen=True)
 class Heading:
-    """A title; level 1 is the document's."""
+    """A title; level 1 is the title of the document."""
 
     text: Text
     level: int = 2
@@ -25,7 +25,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Formula:
-    """One formula, for terminals as plain text and for everything else as LaTeX."""
+    """A formula: plain text for terminals, LaTeX for all other formats."""
 
     plain: str
     latex: str
@@ -33,11 +33,11 @@ class Formula:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A named matrix of numbers, printed at the document's precision; -inf is a blocked entry.
+    """A named matrix of numbers, printed at the document's precision; -inf is a masked entry.
 
-    ``rows`` and ``columns`` are labels, such as tokens; empty for none. ``heat`` colours weights
-    from 0 to 1; ``masked`` is True where a pair is not allowed, row by row, empty for nowhere;
-    ``marked`` is the row that the text is about.
+    ``rows`` and ``columns`` are labels, such as tokens, or empty. ``heat`` colours weights from 0
+    to 1. ``masked`` is True for masked pairs, row by row, or empty. ``marked`` is the row that the
+    text describes.
     """
 
     symbol: Formula
@@ -58,14 +58,14 @@ class SideBySide:
 
 @dataclass(frozen=True)
 class Working:
-    """A sum written out term by term, one line a step, as one would on paper."""
+    """A calculation by hand, written term by term, with one line per step."""
 
     lines: Sequence[Formula]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of short texts; numbers come already written."""
+    """A table of short texts; numbers are already formatted."""
 
     head: Sequence[Text]
     rows: Sequence[Sequence[Text]]
@@ -73,9 +73,9 @@ class Table:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Attention weights of one head as a picture: rows are queries, columns are keys.
+    """The attention weights of one head as a picture: rows are queries, columns are keys.
 
-    The values are from 0 to 1, row by row; NaN where a pair is not allowed.
+    The values are from 0 to 1, row by row; NaN if a pair is masked.
     """
 
     title: Text
@@ -86,7 +86,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Notice:
-    """A verdict or a warning, to be seen at once."""
+    """A verdict or a warning that stands out from the text."""
 
     good: bool
     text: Text
@@ -94,7 +94,7 @@ class Notice:
 
 @dataclass(frozen=True)
 class Code:
-    """Source text, shown as it stands."""
+    """Source text, shown unchanged."""
 
     source: str
     language: str = "python"
@@ -107,7 +107,7 @@ Block = (
 
 @dataclass(frozen=True)
 class Document:
-    """Blocks in order, and how many decimals their numbers show."""
+    """A title and blocks in order, and the number of decimals of their numbers."""
 
     title: Text
     blocks: Sequence[Block] = field(default_factory=tuple)
@@ -141,7 +141,7 @@ def in_language(value: T, lang: Lang) -> T:
 
 
 def slices(columns: int, most: int) -> Iterator[range]:
-    """The columns in parts of at most ``most``; one empty part where there is none.
+    """Yield the columns in parts of at most ``most``; one empty part if there are no columns.
 
     Example:
         >>> list(slices(5, 2))
@@ -153,20 +153,20 @@ def slices(columns: int, most: int) -> Iterator[range]:
 
 
 def part(columns: range) -> Text:
-    """What a part of a wide matrix is called; columns count from 0."""
+    """Return the name of a part of a wide matrix; columns are counted from 0."""
     first, last = columns.start, columns.stop - 1
     return Text("columns {first} to {last}", first=first, last=last)
 
 
 @dataclass
 class Labels:
-    """The labels that were printed last, so that a matrix repeats none."""
+    """The labels printed last, so that consecutive matrices do not repeat them."""
 
     rows: Sequence[str] = ()
     columns: Sequence[str] = ()
 
     def new(self, matrix: Matrix) -> Text | None:
-        """A sentence with the labels that differ from the last ones, or None."""
+        """Return a sentence with the labels that differ from the last labels, or None."""
         rows, columns = tuple(matrix.rows), tuple(matrix.columns)
         changed = []
         if rows and rows != self.rows:

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all."""
+"""Writing a file completely or not at all."""
 
 import os
 import stat
@@ -10,16 +10,16 @@ from headwise.document.text_format import clean
 from headwise.errors import BadFile
 
 LONGEST_STEM = 40
-"""Characters of a file's name in that of the temporary file beside it, after a full stop."""
+"""The most characters of a file's name that the name of its temporary file contains."""
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8; the old file is replaced when all of it is on disk.
+    """Write a file, text as UTF-8; replace the old file only when the new file is on disk.
 
-    Of a link, the target is written; an existing file keeps its mode.
+    If the path is a link, its target is written; an existing file keeps its mode.
 
     Raises:
-        BadFile: if `check_place` refuses the place, or the file cannot be written.
+        BadFile: if `check_place` refuses the path, or the file cannot be written.
     """
     check_place(path)
     name = clean(str(path))
@@ -29,22 +29,22 @@ def write(path: Path, content: str | bytes) -> None:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise BadFile(
-            "output: cannot write {name}: {reason}; choose another place", name=name, reason=reason
+            "output: cannot write {name}: {reason}; choose another path", name=name, reason=reason
         ) from error
 
 
 def check_place(path: Path, inputs: Iterable[Path] = ()) -> None:
-    """Validate the path of a file to write, before the work that makes its content.
+    """Validate the path of an output file, before the work that computes its content.
 
     Raises:
-        BadFile: if it is a directory, a device, a pipe or a socket, lies in no existing folder, or
-            is one of ``inputs``, the files that the content is made from.
+        BadFile: if the path is a directory, a device, a pipe or a socket, its folder does not
+            exist, or it is one of ``inputs``, the files from which the content is computed.
     """
     name = clean(str(path))
     try:
         mode = _mode(path)
         inside = Path(os.path.realpath(path)).parent.is_dir()
-    except OSError:  # a name that the file system refuses: writing says why
+    except OSError:  # the file system refuses the name; writing reports why
         return
     if mode is None and not inside:
         raise BadFile(
@@ -59,27 +59,26 @@ def check_place(path: Path, inputs: Iterable[Path] = ()) -> None:
         )
     if mode is not None and not stat.S_ISREG(mode):
         raise BadFile(
-            "output: expected a file, got {name}, a device, a pipe or a link in a circle, which is "
-            "never replaced; choose another name, or leave out --output to print",
+            "output: expected a regular file, got {name}, which is a device, a pipe or a circular "
+            "link; choose another name, or omit --output to print",
             name=name,
         )
     if any(_same(path, file) for file in inputs):
         raise BadFile(
-            "output: expected another file than those that are read, got {name}; choose "
-            "another name",
+            "output: expected a file that is not an input, got {name}; choose another name",
             name=name,
         )
 
 
 def _mode(path: Path) -> int | None:
-    """Type and mode of the file at a path; None if there is none."""
+    """Return type and mode of the file at a path, or None if there is no file."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         target = Path(os.path.realpath(path))
         return target.lstat().st_mode if target.is_symlink() else None
     except OSError:
-        if path.is_symlink():  # in a circle
+        if path.is_symlink():  # a circular link
             return path.lstat().st_mode
         raise
 

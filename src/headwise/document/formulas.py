@@ -1,4 +1,4 @@
-"""Formulas: LaTeX limited to mathematics, and MathML from a fixed list of elements."""
+"""Formulas: LaTeX limited to mathematics, and MathML limited to a fixed list of elements."""
 
 import html
 import re
@@ -26,7 +26,7 @@ COMMANDS = (
     *("operatorname", "ldots", "cdots", "vdots", "ddots", "dots", "quad", "qquad", "mid"),
     *("forall", "exists", "neg", "land", "lor", "displaystyle", "begin", "end", "hline"),
 )
-"""Every command a formula may use; each draws and does nothing else."""
+"""Every command that a formula may use; these commands only draw."""
 
 ENVIRONMENTS = ("bmatrix", "pmatrix", "matrix", "vmatrix", "cases", "aligned", "gathered", "array")
 
@@ -34,11 +34,11 @@ _COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{([^{}]*)\}")
 _MARKUP_IN_WORDS = re.compile(r"\\(?:text|operatorname)\s*\{[^{}]*[<>]")
 _DRAWN = "\\,;:! {}|_%#&$"
-"""Characters that may stand after a backslash."""
+"""Characters that may follow a backslash."""
 
 
 def math(formula: Formula) -> str | None:
-    r"""The formula's LaTeX if it only draws, with < and > as commands; None if it does not.
+    r"""Return the formula's LaTeX if it only draws, with < and > as commands; otherwise None.
 
     Example:
         >>> math(Formula("a < b", "a < b"))
@@ -88,7 +88,7 @@ def _draws(latex: str) -> bool:
     if not known or len(places) != begun or any(p not in ENVIRONMENTS for p in places):
         return False
     bare = _COMMAND.sub(" ", latex)
-    loose = "&" in bare and not places  # columns stand between begin and end
+    loose = "&" in bare and not places  # columns need begin and end
     return not loose and not re.search(r"[$%#`\\]|\^\^", bare) and _balanced(bare)
 
 
@@ -112,11 +112,11 @@ _ATTRIBUTES = (
 )
 
 _STUMBLES = (AttributeError, IndexError, KeyError, RecursionError, StopIteration, ValueError)
-"""What the converter raises, beside its own errors, on LaTeX that is malformed."""
+"""Errors that the converter raises on malformed LaTeX, besides its own errors."""
 
 
 def mathml(formula: Formula, *, block: bool = False) -> str:
-    r"""The formula as MathML; as plain text in a ``<code>`` where its LaTeX is not to be used.
+    r"""Return the formula as MathML, or as plain text in ``<code>`` if its LaTeX is not usable.
 
     Raises:
         MissingExtra: if latex2mathml is not installed.
@@ -138,12 +138,12 @@ def mathml(formula: Formula, *, block: bool = False) -> str:
             root = convert_to_element(latex, display="block" if block else "inline")
             return _written(root)
         except stumbles:
-            pass  # what the converter cannot read is shown as it would be in a terminal
+            pass  # a formula that the converter cannot read is shown as in a terminal
     return f"<code>{html.escape(clean(formula.plain))}</code>"
 
 
 def _written(element: Element, form: str | None = None) -> str:
-    """One element as text. The converter's own writer leaves ``<`` in a text as it is."""
+    """Serialise one element. The converter's own serialiser does not escape ``<`` in text."""
     if element.tag not in _ELEMENTS:
         return "".join(map(_written, element))
     word = _word(element)
@@ -158,7 +158,7 @@ def _written(element: Element, form: str | None = None) -> str:
 
 
 def _forms(element: Element) -> list[str | None]:
-    """For each child its form: a sign after a bracket or a relation, or a sum that goes on."""
+    """Return the form of each child: a sign after a bracket or relation, or a sum that continues."""
     forms: list[str | None] = []
     before = "("
     for i, child in enumerate(element):
@@ -171,7 +171,7 @@ def _forms(element: Element) -> list[str | None]:
 
 
 def _word(element: Element) -> str | None:
-    r"""The letters of ``\mathrm{softmax}`` as one identifier, so that they are read as a word."""
+    r"""Return the letters of ``\mathrm{softmax}`` as one identifier for screen readers, or None."""
     letters = [e for e in element if e.tag == "mi" and e.get("mathvariant") == "normal"]
     upright = len(letters) == len(element) and not any(map(len, letters))
     if element.tag != "mrow" or len(letters) < 2 or not upright:

@@ -1,7 +1,7 @@
-"""A document as one self-contained page: both languages, no network, nothing from outside.
+"""A document as one self-contained page in both languages, without any external resource.
 
 The page's content security policy allows only its own style and script, by their hashes. Untrusted
-text is escaped by the template, as JSON without ``<``, or as MathML from a list of elements.
+text is escaped by the template, written as JSON without ``<``, or as MathML from a fixed list.
 """
 
 import base64
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 LINE = 132  # characters of numbers that fit on a line of A4 paper; a wider matrix is cut
-GAP, NARROW = 2, 76  # characters between columns; up to which a matrix is set in full size
-STEPS = 254  # levels of a weight in a heat map's bytes; the level 255 means not allowed
+GAP, NARROW = 2, 76  # characters between columns; width up to which a matrix has the full size
+STEPS = 254  # levels of a weight in a heat map's bytes; level 255 means masked
 
 
 def render(document: blocks.Document, lang: Lang = "en") -> str:
-    """The document as a page in ``lang``, or in the language of its address, ``#en`` or ``#zh``.
+    """Return the document as a page in ``lang``, unless its address ends with ``#en`` or ``#zh``.
 
-    This and the functions below raise `MissingExtra` without jinja2 or latex2mathml.
+    This function and the functions below raise `MissingExtra` without jinja2 or latex2mathml.
     """
     return page(document.title, [_blocks(document, None)], lang)
 
 
 def fragment(document: blocks.Document, lang: Lang | None = None) -> str:
-    """The document as a section for `page`, its title one level below the page's.
+    """Return the document as a section for `page`, with its title one level below the page's.
 
-    In both languages, which the page's style tells apart, or in one, for a place without that
-    style.
+    With ``lang`` None the section has both languages, and the style of the page shows one of them;
+    otherwise it has this language only, for a page without that style.
     """
     if lang is not None:
         document = blocks.in_language(document, lang)
@@ -48,7 +48,7 @@ def fragment(document: blocks.Document, lang: Lang | None = None) -> str:
 
 
 def page(title: Text, fragments: Sequence[str], lang: Lang = "en") -> str:
-    """One page around sections that `fragment` made; they are trusted to be its work."""
+    """Return one page with sections created by `fragment`, which are trusted."""
     from markupsafe import Markup
 
     style, script = _asset("page.css"), _asset("page.js")
@@ -71,9 +71,9 @@ def page(title: Text, fragments: Sequence[str], lang: Lang = "en") -> str:
 
 
 def pack(values: Sequence[Sequence[float]]) -> str:
-    """A heat map's weights as base64, one byte a pair: ``round(254 sqrt(w))``, 255 for NaN.
+    """Return a heat map's weights as base64, one byte per pair: ``round(254 sqrt(w))``, NaN as 255.
 
-    The root keeps small weights apart: one of 0.002 is still right to a twentieth.
+    The square root keeps small weights distinct: 0.002 is stored with a relative error below 1/20.
 
     Example:
         >>> list(base64.b64decode(pack([[0.0, 1.0, 0.25, math.nan]])))
@@ -173,7 +173,7 @@ def _prose(text: Text, lang: Lang) -> Any:
 
 
 def _heat(heat: blocks.HeatMap) -> Any:
-    """JSON for a script element: no character in it can end the element."""
+    """Return JSON for a script element; no character of the JSON can end the element."""
     value = {
         "rows": [clean(label) for label in heat.rows],
         "columns": [clean(label) for label in heat.columns],

@@ -1,6 +1,6 @@
-r"""A document as LaTeX, whole and ready for XeLaTeX.
+r"""A document as complete LaTeX source for XeLaTeX.
 
-Chinese documents use ``ctex``; an English one that holds Chinese tokens uses ``xeCJK``.
+Chinese documents use ``ctex``; an English document with Chinese tokens uses ``xeCJK``.
 """
 
 import re
@@ -12,7 +12,7 @@ from headwise.lang import Lang, Text
 
 LINE = 132  # characters of numbers that fit on a line in small type; a wider matrix is cut
 NORMAL_LINE = 68  # characters of numbers that fit on a line in normal type
-HEAT = 12  # tokens on a side of a heat map that is written as a table of percentages
+HEAT = 12  # the most tokens on a side of a heat map that becomes a table of percentages
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -41,7 +41,7 @@ _SECTIONS = ("section", "section", "section", "subsection", "subsubsection", "pa
 
 
 def render(document: blocks.Document, lang: Lang = "en") -> str:
-    """The document as the source of one XeLaTeX file; its text is not trusted."""
+    """Return the document as the source of one XeLaTeX file; its text is not trusted."""
     writer = _Latex(lang, document.precision)
     body = "\n\n".join(map(writer.block, document.blocks))
     title = escape(document.title.to(lang))
@@ -57,7 +57,7 @@ def render(document: blocks.Document, lang: Lang = "en") -> str:
 
 
 def escape(text: str) -> str:
-    r"""Plain text in which LaTeX reads no command.
+    r"""Escape plain text so that it contains no LaTeX command.
 
     Example:
         >>> escape(r"50% of \input{x}")
@@ -123,7 +123,7 @@ class _Latex:
         title = rf"\textbf{{{self.say(heat.title)}}}"
         if max(len(heat.rows), len(heat.columns)) > HEAT:
             size = f"{len(heat.rows)} × {len(heat.columns)}"
-            note = Text("a heat map of {size} tokens; the HTML format draws it", size=size)
+            note = Text("a heat map of {size} tokens, drawn in the HTML format only", size=size)
             return f"{title}: {self.say(note)}"
         rows = [" & ".join(["", *map(escape, heat.columns)])]
         for label, row in zip(heat.rows, heat.values, strict=False):
@@ -144,7 +144,7 @@ def _display(formula: blocks.Formula) -> str:
 
 
 def _line(formula: blocks.Formula) -> str:
-    """One line of a working: inline, so that a long sum breaks at its signs and commas."""
+    """Return one line of a calculation as inline LaTeX, which can break at signs and commas."""
     latex = math(formula)
     if latex:
         breaking = latex.replace(", ", r",\allowbreak ")

@@ -1,4 +1,4 @@
-"""A document as Markdown: mathematics as LaTeX, everything else escaped."""
+"""A document as Markdown, with formulas as LaTeX and all other text escaped."""
 
 import re
 
@@ -11,14 +11,14 @@ _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 def render(document: blocks.Document, lang: Lang = "en") -> str:
-    """The document as Markdown with ``$$`` formulas; its text is not trusted."""
+    """Return the document as Markdown with ``$$`` formulas; its text is not trusted."""
     writer = _Markdown(lang, document.precision)
     title = writer.block(blocks.Heading(document.title, 1))
     return "\n\n".join([title, *map(writer.block, document.blocks)]) + "\n"
 
 
 def escape(text: str) -> str:
-    r"""Plain text in which nothing is read as Markdown, HTML, mathematics, a link or a mention.
+    r"""Escape plain text so that it contains no Markdown, HTML, formula, link or mention.
 
     Example:
         >>> escape("*a* <b> $c$ http://d")
@@ -90,7 +90,7 @@ def _formula(formula: blocks.Formula, mark: str) -> str:
 
 
 def _fence(source: str, language: str) -> str:
-    """A code block whose fence is longer than any run of backticks in it."""
+    """Return a code block whose fence is longer than any run of backticks in it."""
     lines = clean_lines(source)
     runs = (len(run) for line in lines for run in re.findall("`+", line))
     fence = "`" * max(3, 1 + max(runs, default=0))

@@ -1,4 +1,4 @@
-"""A document as text for a terminal, and a heat map as characters."""
+"""A document as text for a terminal, with heat maps as characters."""
 
 import math
 from collections.abc import Sequence
@@ -11,17 +11,17 @@ from headwise.lang import Lang, Text
 
 SHADES = " ░▒▓█"
 BLOCKED = "·"
-LARGEST = 48  # cells on a side; a larger map is pooled, each cell the largest weight of its block
+LARGEST = 48  # the most cells on a side; in a larger map, a cell is the largest weight of a block
 
 LEGEND = Text(
-    "each cell a weight: '{shades}' from 0 to 1 in fifths, '{blocked}' not allowed",
+    "each cell is a weight: '{shades}' from 0 to 1 in fifths, '{blocked}' if masked",
     shades=SHADES,
     blocked=BLOCKED,
 )
 
 
 def shade(value: float) -> str:
-    """The character for one weight.
+    """Return the character for one weight.
 
     Example:
         >>> "".join(shade(v) for v in (0.0, 0.3, 0.5, 0.7, 1.0, float("nan")))
@@ -33,7 +33,7 @@ def shade(value: float) -> str:
 
 
 def pool(values: Sequence[Sequence[float]], step: int) -> list[list[float]]:
-    """The largest weight of every block of ``step`` rows and columns; NaN where all are NaN."""
+    """Return the largest weight of every block of ``step`` rows and columns, ignoring NaN."""
     width = len(values[0]) if values else 0
     return [
         [_largest(values[i : i + step], j, step) for j in range(0, width, step)]
@@ -47,7 +47,7 @@ def _largest(rows: Sequence[Sequence[float]], start: int, step: int) -> float:
 
 
 def drawn(heat: blocks.HeatMap) -> tuple[list[tuple[str, str]], list[Text]]:
-    """The rows of a pooled heat map as (label, characters), and its legend."""
+    """Return the rows of a pooled heat map as (label, characters), and its legend."""
     step = max(1, math.ceil(max(len(heat.rows), len(heat.columns)) / LARGEST))
     cells = ("".join(2 * shade(weight) for weight in row) for row in pool(heat.values, step))
     rows = list(zip(map(clean, heat.rows[::step]), cells, strict=False))
@@ -55,9 +55,9 @@ def drawn(heat: blocks.HeatMap) -> tuple[list[tuple[str, str]], list[Text]]:
     return rows, [LEGEND, note] if step > 1 else [LEGEND]
 
 
-MARK = "◂"  # beside the row of a matrix that the text is about
+MARK = "◂"  # beside the row of a matrix that the text describes
 
-LABEL = 16  # cells that a row label takes at most; a longer one is cut
+LABEL = 16  # the most cells of a row label; a longer label is cut
 
 _BOLD, _GREEN, _RED = "1", "32", "31"
 
@@ -65,7 +65,7 @@ _BOLD, _GREEN, _RED = "1", "32", "31"
 def render(
     document: blocks.Document, lang: Lang = "en", *, color: bool = False, width: int = 100
 ) -> str:
-    """The document as text; its text is not trusted.
+    """Return the document as text; its text is not trusted.
 
     ``color`` uses ANSI colours; a matrix wider than ``width`` cells is cut into parts.
     """
@@ -153,7 +153,7 @@ class _Terminal:
 
 
 def _cells(texts: Sequence[str], some: range, wide: int) -> str:
-    """The texts of some columns, aligned to the right; empty where a row ends before them."""
+    """Return the texts of some columns, right-aligned; empty if the row is shorter."""
     padded = (texts[j] if j < len(texts) else "" for j in some)
     return "  ".join(" " * (wide - cell_len(text)) + text for text in padded)
 

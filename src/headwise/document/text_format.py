@@ -1,4 +1,4 @@
-"""Formatting of text and numbers, the same in every format of a document."""
+"""Formatting of text and numbers that all formats of a document share."""
 
 import math
 import re
@@ -9,11 +9,11 @@ from headwise.lang import Lang, Text, Translated
 
 
 def clean(text: str) -> str:
-    r"""The text on one line, without control characters.
+    r"""Return the text on one line, without control characters.
 
-    Control characters become their pictures; invisible format characters, such as those that set
-    the writing direction, become their numbers; half a surrogate pair becomes the replacement
-    character. Joiners stay: emoji and several scripts need them.
+    A control character becomes its picture; an invisible format character, such as one that sets
+    the writing direction, becomes its number; half a surrogate pair becomes the replacement
+    character. Joiners are kept, since emoji and several scripts need them.
 
     Example:
         >>> clean("a\x1b[31mb\u202ec")
@@ -57,7 +57,7 @@ def prose(text: Text, lang: Lang) -> str:
 
 
 def clean_lines(text: str) -> list[str]:
-    """The lines of a text without control characters; a tab becomes four spaces."""
+    """Return the lines of a text without control characters; a tab becomes four spaces."""
     return [clean(line.replace("\t", "    ")) for line in text.splitlines()]
 
 
@@ -74,11 +74,11 @@ def _harmless(character: str) -> str:
     return "\u2421" if code == 0x7F else f"\\u{code:04x}"
 
 
-FIXED_BELOW = 1e9  # from here on a number is written with an exponent
+FIXED_BELOW = 1e9  # larger numbers are written with an exponent
 
 
 def decimal(value: float, precision: int) -> str:
-    """The number with ``precision`` decimals; a zero has no sign.
+    """Return the number with ``precision`` decimals; zero has no sign.
 
     Example:
         >>> decimal(-0.00001, 3), decimal(float("-inf"), 3), decimal(2.5e12, 1)
@@ -92,7 +92,7 @@ def decimal(value: float, precision: int) -> str:
 
 
 def latex(value: float, precision: int) -> str:
-    r"""The number for a formula.
+    r"""Return the number as LaTeX.
 
     Example:
         >>> latex(float("-inf"), 3), latex(2.5e12, 1)
@@ -106,13 +106,13 @@ def latex(value: float, precision: int) -> str:
 
 
 def bmatrix(rows: Iterable[Sequence[float]], precision: int) -> str:
-    """Numbers as a LaTeX matrix, one row a line."""
+    """Return numbers as a LaTeX matrix, with one row per line."""
     lines = (" & ".join(latex(value, precision) for value in row) for row in rows)
     return "\\begin{bmatrix}\n" + "".join(f"{line} \\\\\n" for line in lines) + "\\end{bmatrix}"
 
 
 def typeset(value: float, precision: int) -> str:
-    """The number with typographic signs, for a page.
+    """Return the number with typographic signs, for an HTML page.
 
     Example:
         >>> typeset(-1.5, 1), typeset(float("-inf"), 1)
@@ -122,7 +122,7 @@ def typeset(value: float, precision: int) -> str:
 
 
 def share(value: float) -> str:
-    """A weight from 0 to 1 as a short percentage; a pair that is not allowed is a dot.
+    """Return a weight from 0 to 1 as a short percentage; a masked pair is a dot.
 
     Example:
         >>> share(0.376), share(0.0004), share(float("nan"))

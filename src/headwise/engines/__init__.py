@@ -1,4 +1,4 @@
-"""The engines: the ways to run attention. Each is one module or package; see `Engine`."""
+"""The engines: the ways to run attention. Every engine is a module with the interface `Engine`."""
 
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
@@ -13,23 +13,23 @@ from headwise.lang import Text
 
 @runtime_checkable
 class Engine(Protocol):
-    """The interface of an engine's module."""
+    """The interface that an engine's module implements."""
 
     NAME: str
 
     def why_not(self, call: Call) -> Iterator[Text]:
-        """Every reason why this engine cannot run the call, built as it is read."""
+        """Yield every reason why this engine cannot run the call."""
         ...
 
     def worthwhile(self, call: Call) -> bool:
-        """Whether this engine is faster or smaller than those after it in `ENGINES`.
+        """Return whether this engine is faster or smaller than those after it in `ENGINES`.
 
-        It must answer for every call, and at once for a small one.
+        It must return for every call, and quickly for a small call.
         """
         ...
 
     def run(self, call: Call) -> Result:
-        """Run a call for which `why_not` gives no reason."""
+        """Run a call for which `why_not` yields no reason."""
         ...
 
 
@@ -38,23 +38,22 @@ ENGINES: tuple[Engine, ...] = (lsh, tiled, blockwise, sdpa, eager, flex)
 
 
 def can_run(engine: Engine, call: Call) -> bool:
-    """Whether an engine has no reason against a call."""
+    """Return whether the engine can run the call."""
     return next(engine.why_not(call), None) is None
 
 
 def best(call: Call) -> Engine:
-    """The first engine that can run the call and is worthwhile for it."""
+    """Return the first engine that can run the call and is worthwhile for it."""
     if batched_mask(call):
         return eager
     return next(engine for engine in ENGINES if _suitable(engine, call))
 
 
 def _suitable(engine: Engine, call: Call) -> bool:
-    """Whether to choose an engine rather than those after it.
+    """Return whether to choose this engine over those after it in `ENGINES`.
 
-    An exported or traced program serves every length, so its engine must not depend on one. The
-    logsumexp
-    alone comes with the output of SDPA's kernel at no cost.
+    An exported or traced program must run for every length, so its engine must not depend on it. If
+    only the logsumexp is needed, SDPA's kernel returns it with the output at no cost.
     """
     recorded = torch.compiler.is_exporting() or is_tracing()
     if recorded and engine not in (sdpa, eager):

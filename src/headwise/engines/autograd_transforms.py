@@ -1,4 +1,4 @@
-"""Higher derivatives and torch.func transforms, for engines with a backward of their own."""
+"""Higher derivatives and torch.func transforms for engines that define their own backward pass."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -14,32 +14,32 @@ from headwise.engines.kernel import BackwardInputs
 from headwise.engines.statistics import sinks_gradient
 from headwise.lang import Text
 
-Tensors = Sequence[Any]  # tensors, of which some may be None
+Tensors = Sequence[Any]  # tensors or None
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def transformed(call: Call) -> bool:
-    """Whether a call runs under torch.func or forward-mode differentiation, unless compiling."""
+    """Return whether a call runs under torch.func or forward-mode autograd, if not compiling."""
     if torch.compiler.is_compiling():
         return False
     return under_functorch() or _has_tangents(call)
 
 
 def under_functorch() -> bool:
-    """Whether a torch.func transform is active."""
+    """Return whether a torch.func transform is active."""
     active = getattr(torch._C, "_are_functorch_transforms_active", None)
     return active is not None and bool(active())
 
 
 def no_transform_rule(call: Call, *, compiling: bool = False) -> Iterator[Text]:
-    """The reason against a call under a transform, while ``compiling`` too, of such an engine."""
+    """Yield a reason if a torch.func transform is active, while ``compiling`` too."""
     if transformed(call) or (compiling and under_functorch()):
-        yield Text("it has no rule for torch.func transforms and forward-mode derivatives")
+        yield Text("it does not support torch.func transforms and forward-mode autograd")
 
 
 def needs_grad(call: Call) -> bool:
-    """Whether a result may need a gradient."""
+    """Return whether any result may need a gradient."""
     sinks = () if call.sinks is None else (call.sinks,)
     tensors = (call.q, call.k, call.v, *sinks, *call.position.parameters())
     learned = any(tensor.requires_grad for tensor in tensors)
@@ -49,7 +49,7 @@ def needs_grad(call: Call) -> bool:
 
 
 def _has_tangents(call: Call) -> bool:
-    """Whether an input is a dual tensor; there is none outside `forward_ad.dual_level`."""
+    """Return whether an input is a dual tensor, which exists only in `forward_ad.dual_level`."""
     if getattr(forward_ad, "_current_level", 0) < 0:
         return False
     unpack: Callable[[Tensor], tuple[Tensor, Tensor | None]] = forward_ad.unpack_dual
@@ -57,7 +57,7 @@ def _has_tangents(call: Call) -> bool:
 
 
 def batched_mask(call: Call) -> bool:
-    """Whether `torch.func.vmap` maps over what the mask holds, so that nothing can depend on it."""
+    """Return whether `torch.func.vmap` maps over a mask tensor, so that its values are unknown."""
     if torch.compiler.is_compiling() or not under_functorch():
         return False
     return any(torch._C._functorch.is_batchedtensor(tensor) for tensor in call.mask.tensors())
@@ -70,7 +70,7 @@ def _inputs(call: Call) -> Iterator[Tensor]:
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
-    """A context in which operations on the tensor's device keep the dtype of their inputs."""
+    """Return a context in which operations on this device keep the dtype of their inputs."""
     kind = tensor.device.type
     if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
@@ -78,10 +78,10 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
 
 
 def with_frozen_tensors(module: AnyModule) -> AnyModule:
-    """A copy of a module, such as a position, that holds the present parameters and buffers.
+    """Return a copy of a module that keeps its current parameters and buffers.
 
-    A backward that evaluates a position again must see the tensors of the forward, although
-    `torch.func.functional_call` has put the original ones back by then.
+    A backward pass that evaluates a position again needs the tensors of the forward pass, but
+    `torch.func.functional_call` has restored the original tensors by then.
     """
     if not (module._parameters or module._buffers or module._modules):
         return module
@@ -97,42 +97,42 @@ def with_frozen_tensors(module: AnyModule) -> AnyModule:
 
 
 class AttentionFunction(ABC):
-    """An attention with a backward of its own, as a function of tensors.
+    """An attention with its own backward pass, as a function of tensors.
 
-    The tensors are q (B, H, Lq, D), k, v, the sinks or None, and others or None. The results are
-    the output (B, H, Lq, Dv) and the logsumexp (B, H, Lq). Autocast is disabled inside.
+    The tensors are q (B, H, Lq, D), k, v, the sinks or None, and further tensors or None. The
+    results are the output (B, H, Lq, Dv) and the logsumexp (B, H, Lq). Autocast is disabled inside.
     """
 
     @abstractmethod
     def forward(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
-        """The results."""
+        """Return the output and the logsumexp."""
 
     @abstractmethod
     def plain(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
-        """The results by operations that can be differentiated to any order."""
+        """Return the same results by operations that are differentiable to any order."""
 
     @abstractmethod
     def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
-        """The gradients of all tensors but the sinks, in any dtype, where ``needed``.
+        """Return the gradients of all tensors but the sinks, in any dtype, where ``needed``.
 
-        The logsumexp that is given is -inf where fully masked without a sink.
+        The logsumexp in ``given`` is -inf where a query is fully masked and has no sink.
         """
 
     def has_backward(self, q: Tensor, v: Tensor) -> bool:
-        """Whether `backward` is exact for these tensors; otherwise `plain` is differentiated."""
+        """Return whether `backward` is exact for these tensors; if not, `plain` is used."""
         return True
 
     def __call__(self, tensors: Tensors, captured: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
-        """The results, differentiable to any order.
+        """Return the output and the logsumexp, differentiable to any order.
 
-        The function reads the captured tensors by itself; they need a gradient too.
+        The function also reads the ``captured`` tensors, which get gradients too.
         """
         apply: Callable[..., tuple[Tensor, Tensor]] = _OwnBackward.apply
         return apply(self, len(tensors), *tensors, *captured)
 
 
 class _OwnBackward(torch.autograd.Function):
-    """An `AttentionFunction` of its first ``count`` tensors, for autograd."""
+    """Autograd function that runs an `AttentionFunction` on its first ``count`` tensors."""
 
     @staticmethod
     def forward(
@@ -162,7 +162,7 @@ class _OwnBackward(torch.autograd.Function):
 
 
 def _through_plain(ctx: Any, tensors: Tensors, grad_outputs: Tensors) -> Tensors:
-    """The gradients through `plain`, differentiable again where gradients are enabled."""
+    """Return the gradients through `plain`, differentiable again if gradients are enabled."""
     create_graph, needs_grad = torch.is_grad_enabled(), ctx.needs_input_grad[2:]
     inputs, captured = list(tensors[: ctx.count]), tensors[ctx.count :]
     with torch.enable_grad():

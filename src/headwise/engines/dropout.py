@@ -1,12 +1,12 @@
-"""Dropout as a mask, computed by a hash, for any engine.
+"""Dropout as a mask that a hash computes, for any engine.
 
-Whether a weight is kept depends on a hash of the pair and of the call's seed, so that it is the
-same in every order of evaluation and in every engine. With Z the sum of e^s over all keys of a
-query and Z' that over the kept ones,
+Whether dropout keeps a weight depends on a hash of the pair and of the call's seed. It is therefore
+the same in every engine and in every order of evaluation. With Z the sum of e^s over all keys of a
+query, and Z' the sum over the kept keys,
 
     1/(1-p) Σ_kept (e^s / Z) v = (output over the kept keys) · (Z' / Z) / (1-p)
 
-so that an engine with masks and logsumexp runs twice, and needs no dropout of its own.
+so an engine that supports masks and logsumexp runs twice, and needs no dropout of its own.
 """
 
 from collections.abc import Callable
@@ -20,19 +20,19 @@ from headwise.masks import Mask, Tile
 from headwise.shapes import Index, Truth
 
 FIRST, SECOND = 0x85EBCA6B - (1 << 32), 0xC2B2AE35 - (1 << 32)
-"""The factors of MurmurHash3's finaliser, as signed integers of 32 bits."""
+"""The two factors of MurmurHash3's finaliser, as signed 32-bit integers."""
 
-KEYS = 0x5BD1E995  # distinguishes the hash of a key from that of a query with the same number
-CALLS = 1 << 31  # how many seeds there are
+KEYS = 0x5BD1E995  # makes the hash of a key differ from the hash of a query with the same index
+CALLS = 1 << 31  # the number of seeds
 
 
 @dataclass(frozen=True, repr=False)
 class Keep(Mask):
-    """The pairs that dropout keeps.
+    """The mask of the pairs that dropout keeps.
 
     Attributes:
-        dropout: the probability that a pair is dropped.
-        number: the seed of the call; while compiling a tensor, which an operator reads at run time.
+        dropout: the probability of dropping a pair.
+        number: the seed of the call; a tensor while compiling, which an operator reads at run time.
 
     Source: the finaliser of MurmurHash3 (Appleby, public domain), applied to sample, head and query
         one after the other, to the key, and to both together; the last shift is left out, since the
@@ -68,20 +68,20 @@ class Keep(Mask):
 
 
 def draw_call_seed() -> int | Tensor:
-    """A seed for one call, from torch's generator; a tensor while compiling."""
+    """Draw the seed of one call from torch's generator; return a tensor while compiling."""
     number = torch.randint(CALLS, ())
     return number if torch.compiler.is_compiling() else int(number.item())
 
 
 def with_dropout(call: Call, run: Callable[[Call], Result]) -> Result:
-    """Run a call with dropout by an engine that has none, and can return the logsumexp.
+    """Run a call with dropout on an engine that lacks dropout but can return the logsumexp.
 
-    All results but the output are of the weights before dropout.
+    All results except the output are computed from the weights before dropout.
     """
     keep = Keep(call.dropout, draw_call_seed())
     whole = run(replace(call, dropout=0.0, need=call.need | {"logsumexp"}))
     some = run(replace(call, dropout=0.0, mask=call.mask & keep, need=frozenset({"logsumexp"})))
-    assert some.logsumexp is not None  # noqa: S101 - both were asked for
+    assert some.logsumexp is not None  # noqa: S101 - both calls need it
     assert whole.logsumexp is not None  # noqa: S101
     output = some.output * kept_share(some.logsumexp, whole.logsumexp, call.dropout)
     sums = whole.logsumexp if "logsumexp" in call.need else None
@@ -89,7 +89,7 @@ def with_dropout(call: Call, run: Callable[[Call], Result]) -> Result:
 
 
 def kept_share(some: Tensor, whole: Tensor, dropout: float) -> Tensor:
-    """Z' / Z / (1 - p), (B, H, Lq, 1), from log Z' and log Z; 0 where nothing is kept."""
+    """Return Z' / Z / (1 - p), (B, H, Lq, 1), from log Z' and log Z; 0 if no key is kept."""
     nothing = some == -torch.inf
     difference = torch.where(nothing, 0.0, some) - torch.where(nothing, 0.0, whole)
     factor = 0.0 if dropout == 1 else 1 / (1 - dropout)
@@ -97,7 +97,7 @@ def kept_share(some: Tensor, whole: Tensor, dropout: float) -> Tensor:
 
 
 def drops(mask: Mask) -> bool:
-    """Whether a mask contains a `Keep`, and so differs by sample and head.
+    """Return whether a mask contains a `Keep`, and so differs by sample and head.
 
     Example:
         >>> from headwise.masks import causal
@@ -108,7 +108,7 @@ def drops(mask: Mask) -> bool:
 
 
 def _mixed(hashes: Tensor) -> Tensor:
-    """The finaliser without its last shift, in place."""
+    """Apply the finaliser without its last shift, in place."""
     hashes ^= (hashes >> 16).bitwise_and_(0xFFFF)
     hashes *= FIRST
     hashes ^= (hashes >> 13).bitwise_and_(0x7FFFF)
@@ -117,7 +117,7 @@ def _mixed(hashes: Tensor) -> Tensor:
 
 
 def _finished(hashes: Tensor) -> Tensor:
-    """The whole finaliser, in place."""
+    """Apply the whole finaliser, in place."""
     hashes = _mixed(hashes)
     hashes ^= (hashes >> 16).bitwise_and_(0xFFFF)
     return hashes

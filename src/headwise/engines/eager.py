@@ -1,4 +1,4 @@
-"""Attention step by step in the dtype given: for small calls, for weights, for any derivative."""
+"""Attention step by step in the input's dtype: for small calls, for weights, for any derivative."""
 
 from collections.abc import Iterator
 
@@ -17,23 +17,23 @@ NAME = "eager"
 
 
 def why_not(call: Call) -> Iterator[Text]:
-    """No reason: this engine runs every call."""
+    """Yield nothing: this engine can run every call."""
     del call
     yield from ()
 
 
 def worthwhile(call: Call) -> bool:
-    """Always: no engine after it in the order of preference is chosen automatically."""
+    """Return True: no engine after this one in `ENGINES` is chosen automatically."""
     del call
     return True
 
 
 def run(call: Call) -> Result:
-    """Attention in O(Lq Lk) memory, differentiable to any order; keys are not copied per head."""
+    """Compute attention in O(Lq Lk) memory, differentiable to any order; copy no k per head."""
     allowed = call.allowed()  # (B or 1, H or 1, Lq, Lk)
     k, v = zero_masked_kv(allowed.any(-2), call.k, call.v)
     q, k = call.position.content(call.q, k, call.shape)
-    if q.dtype == torch.float16:  # unscaled scores may overflow it
+    if q.dtype == torch.float16:  # unscaled scores may overflow float16
         q, k = q.float(), k.float()
     scores = per_head_matmul(q, k.transpose(-2, -1))  # (B, H, Lq, Lk)
     scores = scores.to(softmax_dtype(scores.dtype)) * call.scale
@@ -65,10 +65,10 @@ def run(call: Call) -> Result:
 
 
 def per_head_matmul(rows: Tensor, shared: Tensor) -> Tensor:
-    """rows (B, H, n, X) times shared (B, G, X, Y), one product per head.
+    """Multiply rows (B, H, n, X) by shared (B, G, X, Y), one product per head.
 
-    `kernel.grouped_matmul` makes one product per group, which copies nothing, but rounds a head
-    differently with its place in the batch.
+    `kernel.grouped_matmul` computes one product per group. It copies nothing, but the rounding of a
+    head then depends on its place in the batch.
     """
     groups = shared.shape[1]
     if rows.shape[1] == groups:
@@ -78,7 +78,7 @@ def per_head_matmul(rows: Tensor, shared: Tensor) -> Tensor:
 
 
 def zero_masked_kv(seen: Tensor, *rows: Tensor) -> list[Tensor]:
-    """Keys and values with 0 where no query of the group sees them: 0 times NaN or inf is NaN.
+    """Set keys and values that no query of the group attends to to 0: 0 times NaN is NaN.
 
     ``seen`` is (B or 1, H or 1, Lk); the rows are (B, G, Lk, X).
     """
@@ -88,7 +88,7 @@ def zero_masked_kv(seen: Tensor, *rows: Tensor) -> list[Tensor]:
 
 
 def _dropped(call: Call, weights: Tensor) -> Tensor:
-    """The weights after dropout, the same as in every engine where a seed can be drawn."""
+    """Apply dropout to the weights, as every engine does where a seed can be drawn."""
     if torch.compiler.is_compiling() or transformed(call):
         return F.dropout(weights, call.dropout)
     keep = Keep(call.dropout, draw_call_seed()).dense(call.shape)

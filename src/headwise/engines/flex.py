@@ -1,10 +1,10 @@
-"""`torch.nn.attention.flex_attention`: the mask's rule compiled into one fused kernel.
+"""`torch.nn.attention.flex_attention`, which compiles the mask's rule into one fused kernel.
 
-Every new mask or length compiles for seconds, so this engine runs only if it is named. On a CPU it
-runs forward only.
+Compiling takes seconds for every new mask or length, so this engine runs only when the user names
+it. On a CPU it supports the forward pass only.
 
-The kernel's map of blocks is computed from the mask's tiles. PyTorch's `create_block_mask`
-would build all of (Lq, Lk) for it, 17 GB at a length of 131072 on a CPU.
+The kernel's block map is computed from the mask's tiles. PyTorch's `create_block_mask` would build
+the whole (Lq, Lk) mask for it, 17 GB at a length of 131072 on a CPU.
 """
 
 import inspect
@@ -27,20 +27,20 @@ from headwise.positions import Stage
 NAME = "flex"
 
 RECOMPILED = 256
-"""The most kernels that are kept; PyTorch's own limit is 8, beyond which it refuses."""
+"""The most compiled kernels in memory; PyTorch's default limit is 8, beyond which it raises."""
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _DEVICES = ("cpu", "cuda", "xpu")
 
 
 def why_not(call: Call) -> Iterator[Text]:
-    """Every reason why this engine cannot run the call."""
+    """Yield every reason why this engine cannot run the call."""
     dtype, device = call.q.dtype, call.q.device.type
     yield from not_returned(call.need, ("logsumexp",))
     if call.dropout > 0:
-        yield Text("it has no dropout")
+        yield Text("it does not support dropout")
     if call.sinks is not None:
-        yield Text("it has no sinks")
+        yield Text("it does not support sinks")
     if call.empty:
         yield Text("a size is 0")
     if dtype not in _DTYPES:
@@ -53,13 +53,13 @@ def why_not(call: Call) -> Iterator[Text]:
 
 
 def worthwhile(call: Call) -> bool:
-    """Never automatically: it compiles for seconds."""
+    """Return False: compiling takes seconds, so the engine is never chosen automatically."""
     del call
     return False
 
 
 def run(call: Call) -> Result:
-    """Attention in O(L) memory that skips empty tiles."""
+    """Compute attention in O(L) memory, skipping empty tiles."""
     tiles = Tiles.of(call.mask, call.shape)
     by_query, by_key = (count.to(call.q.device) for count in tiles.seen())
     fully_masked = (by_query == 0)[..., None]  # (B or 1, H or 1, Lq, 1)
@@ -86,8 +86,8 @@ def _against_position(call: Call) -> Iterator[Text]:
     name, stages = type(call.position).__name__, call.position.stages
     if Stage.SCORES in stages and not call.position.by_distance:
         yield Text(
-            "the bias of {name} is not known to depend on the head and the distance only, "
-            "as this engine needs it",
+            "the bias of {name} may depend on more than the head and the distance, which this "
+            "engine does not support",
             name=name,
         )
     if Stage.VALUES in stages:
@@ -98,18 +98,18 @@ def _against_cpu(call: Call) -> Iterator[Text]:
     if "logsumexp" in call.need:
         yield Text("it does not return logsumexp on a CPU")
     if needs_grad(call):
-        yield Text("it runs forward only on a CPU, and a gradient is needed; use torch.no_grad()")
+        yield Text("it has no backward pass on a CPU; use torch.no_grad()")
     if sys.platform == "darwin" or torch.backends.cpu.get_cpu_capability() == "DEFAULT":
         yield Text("it needs AVX2 on a CPU")
 
 
 def _against_gpu(call: Call) -> Iterator[Text]:
     if "logsumexp" in call.need and _aux() is None:
-        yield Text("it returns logsumexp from torch 2.9 on")
+        yield Text("it returns logsumexp only with torch 2.9 or later")
 
 
 def _score_mod(call: Call) -> Callable[..., Tensor] | None:
-    """The kernel's function of a scaled score: soft cap, ``score_mod``, biases."""
+    """Return the kernel's score function: soft cap, ``score_mod`` and biases."""
     function = call.score_function
     if not call.biased and function is None:
         return None
@@ -126,7 +126,7 @@ def _score_mod(call: Call) -> Callable[..., Tensor] | None:
 
 
 def _by_distance(call: Call) -> Tensor | None:
-    """The position's bias for every head and distance k - q, (H, Lq + Lk - 1)."""
+    """Return the position's bias for every head and distance k - q, (H, Lq + Lk - 1)."""
     if Stage.SCORES not in call.position.stages:
         return None
     shape, device = call.shape, call.q.device
@@ -138,20 +138,20 @@ def _by_distance(call: Call) -> Tensor | None:
 
 
 def _block_mask(call: Call, tiles: Tiles) -> Any:
-    """The kernel's map of blocks: which hold pairs, and in which the rule must be evaluated."""
+    """Build the kernel's block map: which blocks hold pairs, and which need the rule."""
     from torch.nn.attention.flex_attention import BlockMask
 
     mask, offset = call.mask, call.shape.offset
     kinds = tiles.kinds.clone().to(call.q.device)
     if call.shape.queries % tiles.side:
-        kinds[-1].clamp_(max=1)  # a block that reaches over the end is not full
+        kinds[-1].clamp_(max=1)  # a block that extends past the end is not full
     if call.shape.keys % tiles.side:
         kinds[:, -1].clamp_(max=1)
 
     def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return mask.rule(b, h, q + offset, k)
 
-    blocks = (*_listed(kinds == 1), *_listed(kinds == 2))  # mixed ones and full ones
+    blocks = (*_listed(kinds == 1), *_listed(kinds == 2))  # mixed blocks, then full blocks
     lengths = (call.shape.queries, call.shape.keys)
     return BlockMask.from_kv_blocks(
         *blocks, BLOCK_SIZE=tiles.side, mask_mod=mask_mod, seq_lengths=lengths
@@ -159,13 +159,13 @@ def _block_mask(call: Call, tiles: Tiles) -> Any:
 
 
 def _listed(of_kind: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks of a kind each row has, (1, 1, rows), and which, first in (1, 1, rows, n)."""
+    """Return per row the number of blocks of a kind, (1, 1, rows), and the columns, these first."""
     which = of_kind.int().argsort(dim=-1, descending=True, stable=True)
     return of_kind.sum(-1, dtype=torch.int32)[None, None], which.int()[None, None].contiguous()
 
 
 def _aux() -> Any:
-    """The request for the logsumexp, None where this torch has none."""
+    """Return the request for the logsumexp, or None if this torch version has none."""
     from torch.nn.attention import flex_attention as module
 
     request = getattr(module, "AuxRequest", None)
@@ -174,7 +174,7 @@ def _aux() -> Any:
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    """PyTorch's function, compiled when it is first called with a new mask or size."""
+    """Return PyTorch's function; it is compiled at its first call with a new mask or size."""
     from torch.nn.attention.flex_attention import flex_attention
 
     options: dict[str, Any] = {"fullgraph": True, "dynamic": False}

@@ -1,12 +1,12 @@
-"""Attention of some queries to some keys: PyTorch's fused CPU kernel, or plain products.
+"""Attention of some queries to some keys, by PyTorch's fused CPU kernel or by matrix products.
 
 Shapes are q (B, H, n, D), k (B, G, m, D), v (B, G, m, Dv), each with last stride 1. ``added`` is
-added to the scores times ``scale``: (B or 1, H or 1, n, m) in the softmax dtype, -inf where a query
-may not attend, or None. (The fused kernel is silently wrong for float64 queries under a float32
+None or a term for the scores times ``scale``: (B or 1, H or 1, n, m) in the softmax dtype, -inf if
+a query may not attend. (The fused kernel is silently wrong for float64 queries under a float32
 mask.) The results are the output (B, H, n, Dv) and the logsumexp (B, H, n) of the masked scores. A
-fully masked row has output 0 and an undefined logsumexp, 0 from the fused kernel; the caller must
-know these rows. With ``triangle``, query i sees keys 0 to i only, and nothing is added. A
-``function`` of the scaled scores (B, H, n, m) needs products.
+fully masked row has output 0 and an undefined logsumexp, which is 0 from the fused kernel; the
+caller must know these rows. With ``triangle``, query i attends to keys 0 to i only, and ``added``
+is None. A ``function`` of the scaled scores (B, H, n, m) needs matrix products.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from headwise.call import softmax_dtype
 
 
 def _operator(name: str) -> Callable[..., Any] | None:
-    """An operator of PyTorch's, None where this version has none of that name."""
+    """Return an operator of PyTorch, or None if this version does not have it."""
     packet = getattr(torch.ops.aten, name, None)
     return None if packet is None else packet.default
 
@@ -35,21 +35,21 @@ Modify = Callable[[Tensor], Tensor] | None
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 BITS = {torch.float32: (torch.int32, -(1 << 23)), torch.float64: (torch.int64, -(1 << 52))}
-"""The integer type of the size of each softmax dtype, and the integer with the bits of its -inf."""
+"""For each softmax dtype, the integer dtype of its size, and the integer with the bits of -inf."""
 
-THIN = 8  # keys below which the fused backward loses digits, and products are used
-ALIGNED = 16  # row sizes are padded to a multiple of this, so that all rows are aligned alike
+THIN = 8  # number of keys below which the fused backward loses digits; products are used
+ALIGNED = 16  # row sizes are padded to a multiple of this, so that all rows are aligned
 
 
 class BackwardInputs(NamedTuple):
-    """The results of an attention and their gradients, as a backward needs them.
+    """The results of an attention and their gradients, as a backward pass needs them.
 
     Attributes:
         grad: the gradient of the output, (B, H, n, Dv).
-        output: (B, H, n, Dv), over *all* keys that the row sees.
-        logsumexp: (B, H, n), likewise; for the functions of this module +inf on fully masked rows,
-            so that their weights are 0.
-        grad_sums: the gradient of the logsumexp, (B, H, n), or None; not for these functions.
+        output: (B, H, n, Dv), over *all* keys that the row may attend to.
+        logsumexp: (B, H, n), over the same keys; for the functions of this module, +inf on fully
+            masked rows, so their weights are 0.
+        grad_sums: the gradient of the logsumexp, (B, H, n), or None; unused by these functions.
     """
 
     grad: Tensor
@@ -59,20 +59,20 @@ class BackwardInputs(NamedTuple):
 
 
 def fused(q: Tensor) -> bool:
-    """Whether PyTorch has the fused kernel for these queries."""
+    """Return whether PyTorch has the fused kernel for these queries."""
     available = _FORWARD is not None and _BACKWARD is not None
     return q.device.type == "cpu" and q.dtype in _FLOATS and available
 
 
 def suits(q: Tensor, v: Tensor) -> bool:
-    """Whether to use the fused kernel rather than products."""
+    """Return whether to use the fused kernel instead of products."""
     return fused(q) and q.shape[-1] == v.shape[-1] and v.shape[2] >= THIN
 
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, function: Modify = None
 ) -> tuple[Tensor, Tensor]:
-    """Output and logsumexp, by the fused kernel where it `suits`."""
+    """Compute output and logsumexp, by the fused kernel if it `suits`."""
     if function is None and suits(q, v):
         return fused_forward(q, k, v, added, scale)
     return plain_forward(q, k, v, added, scale, function)
@@ -81,7 +81,7 @@ def forward(
 def fused_forward(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, *, triangle: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """`forward` by the fused kernel, for any number of keys; D is Dv."""
+    """Compute `forward` by the fused kernel, for any number of keys; D must equal Dv."""
     assert _FORWARD is not None  # noqa: S101 - where `fused` holds
     output, logsumexp = _FORWARD(q, k, v, 0.0, triangle, attn_mask=_packed_bias(added), scale=scale)
     return output, logsumexp
@@ -96,7 +96,7 @@ def backward(
     scale: float,
     function: Modify = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v from these pairs."""
+    """Compute the gradients of q, k and v from these pairs."""
     if function is None and suits(q, v):
         return fused_backward(given, q, k, v, added, scale)
     return plain_backward(given, q, k, v, added, scale, function)
@@ -112,7 +112,7 @@ def fused_backward(
     *,
     triangle: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`backward` by the fused kernel, where it `suits`."""
+    """Compute `backward` by the fused kernel, where it `suits`."""
     assert _BACKWARD is not None  # noqa: S101
     inputs = given.grad, q, k, v, given.output, given.logsumexp
     dq, dk, dv = _BACKWARD(*inputs, 0.0, triangle, attn_mask=_packed_bias(added), scale=scale)
@@ -122,7 +122,7 @@ def fused_backward(
 def plain_forward(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, function: Modify = None
 ) -> tuple[Tensor, Tensor]:
-    """`forward` by matrix products, in the softmax dtype."""
+    """Compute `forward` by matrix products, in the softmax dtype."""
     scores = plain_scores(q, k, added, scale, function)
     peak = scores.amax(-1, keepdim=True)
     peak = torch.where(peak == -torch.inf, 0.0, peak)
@@ -142,7 +142,7 @@ def plain_backward(
     scale: float,
     function: Modify = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`backward` by matrix products, in the softmax dtype."""
+    """Compute `backward` by matrix products, in the softmax dtype."""
     wide = softmax_dtype(q.dtype)
     grad, output = given.grad.to(wide), given.output.to(wide)
     scaled = plain_scores(q, k, None, scale)
@@ -159,7 +159,7 @@ def plain_backward(
 def plain_scores(
     q: Tensor, k: Tensor, added: Tensor | None, scale: float, function: Modify = None
 ) -> Tensor:
-    """The masked scores (B, H, n, m), in the softmax dtype."""
+    """Return the masked scores (B, H, n, m), in the softmax dtype."""
     wide = softmax_dtype(q.dtype)
     scores = grouped_matmul(q.to(wide), k.to(wide).mT) * scale
     return _added(scores if function is None else function(scores), added)
@@ -170,7 +170,7 @@ def _added(scores: Tensor, added: Tensor | None) -> Tensor:
 
 
 def _with_derivative(function: Modify, scaled: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """The modified scores, and from a gradient with respect to them that of the scaled ones."""
+    """Return the modified scores, and a function from their gradient to that of the scaled ones."""
     if function is None:
         return scaled, lambda gradient: gradient
     with torch.enable_grad():
@@ -187,7 +187,7 @@ def _with_derivative(function: Modify, scaled: Tensor) -> tuple[Tensor, Callable
 
 
 def masked_bias(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """``added`` of a mask and a bias: the bias where allowed, -inf elsewhere; None for nothing."""
+    """Return ``added``: the bias where allowed, -inf elsewhere; None if nothing is added."""
     if allowed is None:
         return None if bias is None else bias.to(dtype)
     if bias is None:
@@ -196,17 +196,17 @@ def masked_bias(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype)
 
 
 def minus_infinity_where_not(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a pair is allowed and -inf elsewhere, in float32 or float64.
+    """Return 0 where a pair is allowed and -inf elsewhere, in float32 or float64.
 
-    By integer arithmetic: `torch.where` takes 4 times as long for a triangle, and 30 times as long
-    where the allowed pairs have no pattern.
+    It uses integer arithmetic: `torch.where` takes 4 times as long for a triangle, and 30 times as
+    long if the allowed pairs have no pattern.
     """
     integers, bits = BITS[dtype]
     return allowed.to(integers).sub_(1).bitwise_and_(bits).view(dtype)
 
 
 def plain_softmax(scores: Tensor, fully_masked: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Weights and logsumexp of masked scores (B, H, n, m), differentiable to any order.
+    """Return weights and logsumexp of masked scores (B, H, n, m), to any derivative order.
 
     Rows where ``fully_masked`` (B or 1, H or 1, n) is True get weights 0 and logsumexp -inf.
     """
@@ -219,7 +219,7 @@ def plain_softmax(scores: Tensor, fully_masked: Tensor | None) -> tuple[Tensor, 
 
 
 def grouped_matmul(rows: Tensor, shared: Tensor) -> Tensor:
-    """rows (B, H, n, X) times shared (B, G, X, Y), head h with shared head h // (H / G)."""
+    """Multiply rows (B, H, n, X) by shared (B, G, X, Y), head h by head h // (H / G)."""
     batch, heads, length, width = rows.shape
     groups = shared.shape[1]
     if heads == groups:
@@ -234,20 +234,21 @@ def _summed_over_group(rows: Tensor, groups: int) -> Tensor:
 
 
 def packed(rows: Tensor) -> Tensor:
-    """With last stride 1, as the kernel needs it."""
+    """Return the rows with last stride 1, as the kernel requires."""
     return rows if rows.stride(-1) == 1 else rows.contiguous()
 
 
 def _packed_bias(added: Tensor | None) -> Tensor | None:
-    """With last stride 1: the kernel expands any other to (B, H, Lq, Lk)."""
+    """Return the bias with last stride 1: the kernel expands others to (B, H, Lq, Lk)."""
     return None if added is None else packed(added)
 
 
 def even(*tensors: Tensor) -> list[Tensor]:
-    """With one last size, a multiple of `ALIGNED`: zeros add nothing to a product.
+    """Pad the tensors with zeros to one last size, a multiple of `ALIGNED`.
 
-    The fused kernel has one size for D and Dv, and rounds rows alike only if they are aligned
-    alike: the output of a sample must not depend on its place in the batch.
+    The fused kernel takes one size for D and Dv, and rounds rows alike only if they are aligned
+    alike: the output of a sample must not depend on its place in the batch. Zeros do not change a
+    product.
     """
     width = max(t.shape[3] for t in tensors)
     width = -(-width // ALIGNED) * ALIGNED
@@ -255,7 +256,7 @@ def even(*tensors: Tensor) -> list[Tensor]:
 
 
 def widened(rows: Tensor, width: int) -> Tensor:
-    """With zeros up to a last size."""
+    """Pad the rows with zeros to a last size."""
     return rows if rows.shape[3] == width else F.pad(rows, (0, width - rows.shape[3]))
 
 
@@ -268,7 +269,7 @@ def forward_flops(
     scale: object = None,  # noqa: ARG001
     out_shape: object = None,  # noqa: ARG001
 ) -> int:
-    """The products of the fused forward: q kᵀ and weights times v."""
+    """Return the flops of the fused forward: the products q kᵀ and weights times v."""
     batch, heads, rows, dim = q_shape
     return int(2 * batch * heads * rows * k_shape[2] * (dim + v_shape[3]))
 
@@ -282,7 +283,7 @@ def backward_flops(
     scale: object = None,  # noqa: ARG001
     out_shape: object = None,  # noqa: ARG001
 ) -> int:
-    """The five products of the fused backward: scores again, dO vᵀ, dq, dk and dv."""
+    """Return the flops of the fused backward: scores again, dO vᵀ, dq, dk and dv."""
     batch, heads, rows, dim = q_shape
     return int(2 * batch * heads * rows * k_shape[2] * (3 * dim + 2 * grad_shape[3]))
 

@@ -1,8 +1,8 @@
-"""Attention under an LSH mask, whose cost is that of its chunks and not Lq Lk.
+"""Attention under an LSH mask, whose cost grows with the number of chunks, not with Lq Lk.
 
-In each round queries and keys are sorted by bucket, and chunks of queries attend to two chunks of
-keys through the fused kernel. Rounds are merged by their logsumexp; a pair counts in the first
-round in which it meets. Forward and backward take O(L) memory.
+In each round, queries and keys are sorted by bucket, and each chunk of queries attends to two
+chunks of keys through the fused kernel. The rounds are merged by their logsumexp; a pair counts in
+the first round in which it meets. The forward and backward passes take O(L) memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,54 +31,54 @@ from headwise.positions import NoPosition, Stage
 
 NAME = "lsh"
 
-SHORT = 512  # keys below which all scores are cheap to hold
-SHARE = 0.5  # the largest share of pairs in the chunks for which they are worthwhile
+SHORT = 512  # number of keys below which all scores fit cheaply in memory
+SHARE = 0.5  # the largest share of pairs in the chunks for which this engine is worthwhile
 
 NUMBERS = 1 << 19
-"""Numbers of the output that one kernel call gives: its buffers are kept and used again."""
+"""Numbers of the output that one kernel call computes; it reuses its buffers."""
 
 
 def why_not(call: Call) -> Iterator[Text]:
-    """Every reason why this engine cannot run the call."""
+    """Yield every reason why this engine cannot run the call."""
     one = len(_hashed(call.mask)) == 1
     if not one:
-        yield Text("the mask is not one lsh(...), alone or with others by &")
+        yield Text("the mask is not one lsh(...), alone or combined with other masks by &")
     if "logsumexp" in call.need and needs_grad(call):
         yield Text("its logsumexp has no gradient; use torch.no_grad()")
     if call.dropout > 0:
-        yield Text("it has no dropout")
+        yield Text("it does not support dropout")
     if call.empty:
         yield Text("a size is 0")
     if {Stage.SCORES, Stage.VALUES} & call.position.stages:
         yield Text(
-            "{name} adds to the scores or the values, and every head has its own order here",
+            "{name} adds to the scores or the values, but every head sorts the keys differently",
             name=type(call.position).__name__,
         )
     if one and call.bias_requires_grad():
-        yield Text("the mask's bias wants a gradient")
+        yield Text("the mask's bias needs a gradient")
     if call.score_mod is not None and call.score_mod_requires_grad():
         yield Text("score_mod reads a tensor that requires a gradient")
     if torch.compiler.is_compiling():
-        yield Text("it has no rule for torch.compile")
+        yield Text("it does not support torch.compile")
     yield from no_transform_rule(call)
     yield from not_returned(call.need, ("logsumexp",))
 
 
 def worthwhile(call: Call) -> bool:
-    """Whether the chunks hold at most half of all pairs, in a sequence that is not short."""
+    """Return whether the keys are not few and the chunks hold at most half of all pairs."""
     if call.shape.keys < SHORT or len(_hashed(call.mask)) != 1:
         return False
     return pairs(call) <= SHARE * call.shape.queries * call.shape.keys
 
 
 def pairs(call: Call) -> int:
-    """How many pairs of query and key a head computes, when no chunk is short."""
+    """Return how many query-key pairs a head computes if every chunk is full."""
     (hashed,) = _hashed(call.mask)
     return call.shape.queries * min(2 * hashed.chunk, call.shape.keys) * hashed.keys.shape[2]
 
 
 def run(call: Call) -> Result:
-    """Attention round by round."""
+    """Compute attention round by round."""
     q, k = call.position.content(call.q, call.k, call.shape)
     problem = Problem(q, k, call.v, q, call.mask, call.position, call.scale, call.shape)
     clean = problem.zero_masked()
@@ -99,12 +99,12 @@ def _hashed(mask: Mask) -> list[Hashed]:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Which rows meet in one round; -1 stands for no row.
+    """The blocks of queries and keys that meet in one round; index -1 means no row.
 
     Attributes:
         queries: (B, H, n, r), every query once.
-        table: (B, H, n, 2 c), the keys of each block; where ``chained``, (B, H, n + 1, c), of which
-            block i has i and i + 1, so that a key is read once and used twice.
+        table: (B, H, n, 2 c), the keys of each block. If ``chained``, (B, H, n + 1, c), and the
+            keys of block i are entries i and i + 1, so each key is read once and used twice.
         chained: which of the two layouts ``table`` has.
     """
 
@@ -114,7 +114,7 @@ class Blocks:
 
     @classmethod
     def of(cls, mask: Hashed) -> "Blocks":
-        """The blocks of a mask of one round."""
+        """Return the blocks of a mask that has one round."""
         keys, home = _chunks(mask), mask.chunks[0][:, :, 0].long()
         group = home.shape[1] // keys.shape[1]
         queries, chunk = _sorted(home, keys.shape[2], min(mask.chunk, home.shape[2]))
@@ -133,7 +133,7 @@ class Blocks:
         return self._overlapping(self.table.contiguous())
 
     def pieces(self, pairs: int) -> Iterator["Blocks"]:
-        """The blocks in pieces of about so many pairs for one sample and head."""
+        """Yield the blocks in pieces of about ``pairs`` pairs for one sample and head."""
         width = self.table.shape[3] * (2 if self.chained else 1)
         many = max(1, pairs // (self.queries.shape[3] * width))
         for first in range(0, self.queries.shape[2], many):
@@ -142,11 +142,11 @@ class Blocks:
             yield Blocks(self.queries[:, :, first:last], table, self.chained)
 
     def take_keys(self, rows: Tensor) -> Tensor:
-        """(B, G, Lk, D) as (B, H, n, 2 c, D), a view of overlapping blocks where chained."""
+        """Return (B, G, Lk, D) as (B, H, n, 2 c, D), a view of overlapping blocks if chained."""
         return self._overlapping(take(rows, self.table))
 
     def key_numbers(self, numbers: Tensor) -> Tensor:
-        """(B, G, Lk) as (B, H, n, 2 c), likewise."""
+        """Return (B, G, Lk) as (B, H, n, 2 c), a view of overlapping blocks if chained."""
         return self._overlapping(take_numbers(numbers, self.table))
 
     def _overlapping(self, rows: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ class Blocks:
         return rows.as_strided((batch, heads, n - 1, 2 * size, *dim), rows.stride())
 
     def add_keys(self, into: Tensor, blocks: Tensor) -> None:
-        """Add (B, H, n, 2 c, D) to the rows of (B, G, Lk, D), which lie one after the other."""
+        """Add (B, H, n, 2 c, D) to the rows of the contiguous tensor (B, G, Lk, D)."""
         if self.chained:
             size = self.table.shape[3]
             folded = blocks.new_zeros(*self.table.shape, blocks.shape[4])
@@ -169,32 +169,32 @@ class Blocks:
 
 
 def take(rows: Tensor, index: Tensor) -> Tensor:
-    """Rows of (B, X, L, D) by their numbers (B, H, n, r): (B, H, n, r, D); -1 gives any row."""
+    """Take rows of (B, X, L, D) at indices (B, H, n, r), as (B, H, n, r, D); -1 gives any row."""
     flat = _flat_index(rows, index.clamp(min=0)).flatten()
     return rows.flatten(0, 2).index_select(0, flat).view(*index.shape, rows.shape[3])
 
 
 def take_numbers(numbers: Tensor, index: Tensor) -> Tensor:
-    """Numbers of (B, X, L) by their places (B, H, n, r); -1 gives any."""
+    """Take numbers of (B, X, L) at indices (B, H, n, r); -1 gives any number."""
     shared = index.clamp(min=0).view(*numbers.shape[:2], -1)
     return numbers.gather(2, shared).view(index.shape)
 
 
 def put(into: Tensor, index: Tensor, blocks: Tensor) -> None:
-    """Write blocks into their rows of (B, X, L, D), which lie one after the other."""
+    """Write blocks into their rows of the contiguous tensor (B, X, L, D)."""
     where, rows = _present(into, index, blocks)
     into.view(-1, into.shape[3]).index_copy_(0, where, rows)
 
 
 def _present(into: Tensor, index: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of the blocks whose index is not -1: their numbers in (B X L, D), and values."""
+    """Return the rows of the blocks whose index is not -1: indices in (B X L, D), and values."""
     where, rows = _flat_index(into, index).flatten(), blocks.flatten(0, 3).to(into.dtype)
     present = (index >= 0).flatten()
     return (where, rows) if bool(present.all()) else (where[present], rows[present])
 
 
 def _flat_index(rows: Tensor, index: Tensor) -> Tensor:
-    """Row numbers in (B, X, L, D) as those in (B X L, D)."""
+    """Convert row indices in (B, X, L, D) to row indices in (B X L, D)."""
     batch, shared, length = rows.shape[:3]
     sample = torch.arange(batch, device=rows.device)[:, None] * shared
     head = torch.arange(index.shape[1], device=rows.device) // (index.shape[1] // shared)
@@ -202,7 +202,7 @@ def _flat_index(rows: Tensor, index: Tensor) -> Tensor:
 
 
 def _chunks(mask: Hashed) -> Tensor:
-    """The numbers of the keys of each chunk, (B, G, m, c)."""
+    """Return the indices of the keys of each chunk, (B, G, m, c)."""
     places = mask.keys[:, :, 0].long()
     many = max(1, -(-int(mask.real.max()) // mask.chunk))
     size = min(mask.chunk, places.shape[2])
@@ -213,9 +213,9 @@ def _chunks(mask: Hashed) -> Tensor:
 
 
 def _sorted(home: Tensor, many: int, size: int) -> tuple[Tensor, Tensor]:
-    """The queries in blocks of one chunk each, (B, H, n, size), and the chunk of each block.
+    """Return the queries in blocks of one chunk each, (B, H, n, size), and the chunk of each block.
 
-    ``home`` is the chunk of each query, (B, H, Lq), one of so ``many``.
+    ``home`` is the chunk of each query, (B, H, Lq), out of ``many`` chunks.
     """
     order = home.argsort(dim=-1, stable=True)
     chunk = home.gather(-1, order)
@@ -231,24 +231,24 @@ def _sorted(home: Tensor, many: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _picked(keys: Tensor, which: Tensor) -> Tensor:
-    """Chunks of (B, H, m, c) by their numbers (B, H, n): (B, H, n, c); -1 has no key."""
+    """Take chunks of (B, H, m, c) by their indices (B, H, n), as (B, H, n, c); -1 has no key."""
     index = which.clamp(min=0)[..., None].expand(-1, -1, -1, keys.shape[3])
     return keys.gather(2, index).masked_fill(which[..., None] < 0, -1)
 
 
 def _in_order(rows: Tensor) -> Tensor:
-    """0, 1, 2, ... along the last axis, in the shape of ``rows``."""
+    """Return 0, 1, 2, ... along the last axis, in the shape of ``rows``."""
     return torch.arange(rows.shape[-1], device=rows.device).expand_as(rows)
 
 
 @dataclass(frozen=True, eq=False)
 class ChunkedAttention(AttentionFunction):
-    """Attention as a function of q, k, v and the sinks or None; all are contiguous.
+    """LSH attention as a function of contiguous q, k, v, and the sinks or None.
 
     Attributes:
-        call: the attention; q and k of the function are rotated, those of the call are not.
-        hashed: the part of the mask that says which chunks meet.
-        rest: what else must allow a pair.
+        call: the attention; its q and k are not rotated, those of the function are.
+        hashed: the part of the mask that determines which chunks meet.
+        rest: the other masks, which must also allow a pair.
     """
 
     call: Call
@@ -294,10 +294,10 @@ class ChunkedAttention(AttentionFunction):
         return dq, dk, dv
 
     def pieces(self, pairs: int) -> Iterator[tuple[bool, Blocks, Tensor | None]]:
-        """The blocks of all rounds in pieces of about so many pairs for one sample and head.
+        """Yield the blocks of all rounds in pieces of about ``pairs`` pairs per sample and head.
 
-        Yields whether it is the first round, the piece, and what is added to its scores,
-        (B H, n, r, 2 c) or None.
+        Each item is whether it is the first round, the piece, and the term added to its scores, (B
+        H, n, r, 2 c) or None.
         """
         chunks = (self.hashed.homes, *self.hashed.chunks)
         few = self.hashed.keys.shape[3] // self.hashed.chunk < torch.iinfo(torch.int16).max
@@ -313,10 +313,10 @@ class ChunkedAttention(AttentionFunction):
     def _allowed(
         self, piece: Blocks, homes: Tensor, own: Tensor, previous: Tensor
     ) -> Tensor | None:
-        """Which pairs of a piece are computed in this round, None for all.
+        """Return which pairs of a piece are computed in this round, or None for all pairs.
 
-        The others are the chunks in the rounds before: of each key (B, G, rounds, Lk), of each
-        query (B, H, rounds, Lq), and the chunk before that.
+        ``homes``, ``own`` and ``previous`` are chunks in the earlier rounds: of each key (B, G,
+        rounds, Lk), of each query (B, H, rounds, Lq), and the chunk before that.
         """
         queries, keys = piece.queries[..., None], piece.keys[:, :, :, None]
         rules = [mask.rule(*self._indices(piece)) for mask in self.rest]
@@ -334,7 +334,7 @@ class ChunkedAttention(AttentionFunction):
         return reduce(torch.logical_and, rules).expand(*piece.queries.shape, keys.shape[4])
 
     def _indices(self, piece: Blocks) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """b (B,1,1,1,1), h (H,1,1,1), query positions (B,H,n,r,1), keys (B,H,n,1,2c)."""
+        """Return b (B,1,1,1,1), h (H,1,1,1), query positions (B,H,n,r,1), keys (B,H,n,1,2c)."""
         shape, device = self.call.shape, piece.queries.device
         b = torch.arange(shape.batch, device=device).view(-1, 1, 1, 1, 1)
         h = torch.arange(shape.heads, device=device).view(-1, 1, 1, 1)
@@ -342,7 +342,7 @@ class ChunkedAttention(AttentionFunction):
         return b, h, queries, piece.keys[:, :, :, None].clamp(min=0)
 
     def _score_function(self, piece: Blocks) -> kernel.Modify:
-        """The call's function of the scaled scores of a piece, (B H, n, r, 2 c)."""
+        """Return the call's function of the scaled scores of a piece, (B H, n, r, 2 c)."""
         function = self.call.score_function
         if function is None:
             return None
@@ -350,7 +350,7 @@ class ChunkedAttention(AttentionFunction):
         return lambda scores: function(torch.unflatten(scores, 0, sizes), *indices).flatten(0, 1)
 
     def _pairs(self, v: Tensor) -> int:
-        """How many pairs of a sample and head to compute at once, so that memory stays O(L)."""
+        """Return how many pairs per sample and head to compute at once, for O(L) memory."""
         rows = NUMBERS // (self.call.shape.batch * self.call.shape.heads * v.shape[3])
         return max(1, rows) * 2 * self.hashed.chunk
 
@@ -358,11 +358,11 @@ class ChunkedAttention(AttentionFunction):
 def _attend(
     rows: tuple[Tensor, Tensor, Tensor], added: Tensor | None, scale: float, function: kernel.Modify
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1), -inf where fully masked."""
+    """Return the output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1), -inf if fully masked."""
     q, k, v = (t.flatten(0, 1) for t in rows)
     output, logsumexp = kernel.forward(q, k, v, added, scale, function)
     if added is not None and bool(((logsumexp == 0) | (logsumexp == -torch.inf)).any()):
-        # The fused kernel gives 0 for a fully masked row; only then are the rows checked.
+        # The fused kernel returns 0 for a fully masked row, so check the rows only if there is a 0.
         logsumexp = logsumexp.masked_fill((added == -torch.inf).all(-1), -torch.inf)
     shape = rows[0].shape[:2]
     return torch.unflatten(output, 0, shape), torch.unflatten(logsumexp, 0, shape)[..., None]
@@ -371,12 +371,12 @@ def _attend(
 def _merge(
     output: Tensor, sums: Tensor, queries: Tensor, results: tuple[Tensor, Tensor], *, first: bool
 ) -> None:
-    """Write the results of the first round; merge those of any other by the logsumexps."""
+    """Write the results of the first round; merge those of later rounds by the logsumexps."""
     new, new_sum = results
     if not first:
         old_sum = take(sums, queries)
         share = torch.sigmoid(new_sum - old_sum)
-        share = share.masked_fill(new_sum == -torch.inf, 0.0)  # both may be
+        share = share.masked_fill(new_sum == -torch.inf, 0.0)  # both may be -inf
         new = take(output, queries).lerp_(new.to(output.dtype), share)
         new_sum = torch.logaddexp(old_sum, new_sum)
     put(output, queries, new)

@@ -1,7 +1,7 @@
 """PyTorch's fused kernels for scaled dot-product attention.
 
-Through `torch.nn.functional.scaled_dot_product_attention`; or on a CPU, where that function has no
-second derivative, no logsumexp and no sinks, through `FusedAttention` around the same kernel.
+The engine calls `torch.nn.functional.scaled_dot_product_attention`. On a CPU, where that function
+has no second derivative, logsumexp or sinks, it calls the same kernel through `FusedAttention`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def why_not(call: Call) -> Iterator[Text]:
-    """Every reason why this engine cannot run the call."""
+    """Yield every reason why this engine cannot run the call."""
     if call.need:
         yield from not_returned(call.need, ("logsumexp",) if _own_function(call) else ())
     if call.empty:
@@ -41,18 +41,18 @@ def why_not(call: Call) -> Iterator[Text]:
     if call.score_mod is not None:
         yield Text("PyTorch's kernel takes no score_mod")
     if call.sinks is not None and not _own_function(call):
-        yield Text("it has sinks on a CPU only, without dropout, torch.compile or a learned bias")
+        yield Text("it supports sinks on a CPU only, without dropout, compiler or learned bias")
     yield from no_transform_rule(call)
 
 
 def worthwhile(call: Call) -> bool:
-    """Always: it is faster than the engines after it."""
+    """Return True: this engine is faster than those after it in `ENGINES`."""
     del call
     return True
 
 
 def run(call: Call) -> Result:
-    """Attention in O(L) memory beside the mask, where PyTorch has a fused kernel for it."""
+    """Compute attention in O(L) memory plus the mask, where PyTorch has a fused kernel."""
     if without_mask(call):
         return _result(call, call.k, call.v, None)
     allowed = call.allowed()  # (B or 1, H or 1, Lq, Lk)
@@ -61,10 +61,10 @@ def run(call: Call) -> Result:
 
 
 def without_mask(call: Call) -> bool:
-    """Whether the kernel needs no mask tensor: the mask is full, or a square causal one.
+    """Return whether the kernel needs no mask tensor: the mask is full or square and causal.
 
-    PyTorch's kernel masks with -inf before it scales, so that with ``is_causal`` a scale of 0 gives
-    NaN and a negative one allows every key.
+    PyTorch's kernel masks with -inf before it scales. With ``is_causal``, a scale of 0 therefore
+    gives NaN, and a negative scale allows every key.
     """
     if call.biased:
         return False
@@ -82,7 +82,7 @@ def _own_function(call: Call) -> bool:
 
 
 def _result(call: Call, k: Tensor, v: Tensor, allowed: Tensor | None) -> Result:
-    """Attention to k and v; ``allowed`` is None for a full mask or a square causal one."""
+    """Attend to k and v; ``allowed`` is None for a full mask or a square causal mask."""
     q, k = call.position.content(call.q, k, call.shape)
     triangle = allowed is None and call.mask == causal()
     if _own_function(call) and not _function_suffices(call, q, k, v, allowed):
@@ -91,7 +91,7 @@ def _result(call: Call, k: Tensor, v: Tensor, allowed: Tensor | None) -> Result:
     if allowed is not None:
         fully_masked = ~allowed.any(-1, keepdim=True)
         bias, attn_mask = call.bias(), allowed | fully_masked
-        if bias is not None:  # in q's dtype: the kernel is wrong for any other
+        if bias is not None:  # in the dtype of q: the kernel is wrong for any other dtype
             attn_mask = torch.where(attn_mask, bias.to(call.q.dtype), -torch.inf)
     output = F.scaled_dot_product_attention(
         q,
@@ -107,7 +107,7 @@ def _result(call: Call, k: Tensor, v: Tensor, allowed: Tensor | None) -> Result:
 
 
 def _function_suffices(call: Call, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None) -> bool:
-    """Whether PyTorch's function gives the same by the same kernel, with less overhead."""
+    """Return whether PyTorch's function gives the same result with less overhead."""
     plain = allowed is None and not call.need and call.sinks is None and call.group == 1
     learned = q.requires_grad or k.requires_grad or v.requires_grad
     if not plain or (learned and torch.is_grad_enabled()):
@@ -120,7 +120,7 @@ def _function_suffices(call: Call, q: Tensor, k: Tensor, v: Tensor, allowed: Ten
 def _by_own_function(
     call: Call, qkv: tuple[Tensor, Tensor, Tensor], allowed: Tensor | None, triangle: bool
 ) -> Result:
-    """Attention by `FusedAttention`, under autocast in the dtype that PyTorch's function uses."""
+    """Run `FusedAttention`; under autocast, in the dtype that PyTorch's function uses."""
     q, k, v = qkv
     if torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float64:
         q, k, v = (rows.to(torch.get_autocast_dtype(q.device.type)) for rows in qkv)
@@ -143,14 +143,14 @@ def _by_own_function(
 
 @dataclass(frozen=True)
 class FusedAttention(AttentionFunction):
-    """The kernel as a function of q, k, v, the sinks, and the mask as two tensors.
+    """The kernel as a function of q, k, v, the sinks or None, and two mask tensors or None.
 
-    These are what is added to the scaled scores in the softmax dtype (B or 1, H or 1, Lq, Lk),
-    without a gradient, and which rows are fully masked (B or 1, H or 1, Lq). They may be None.
+    The first mask tensor is added to the scaled scores in the softmax dtype (B or 1, H or 1, Lq,
+    Lk), without a gradient; the second is True for fully masked rows (B or 1, H or 1, Lq).
 
     Attributes:
         scale: the factor on the scores.
-        triangle: whether query i sees keys 0 to i only.
+        triangle: whether query i attends to keys 0 to i only.
     """
 
     scale: float
@@ -180,7 +180,7 @@ class FusedAttention(AttentionFunction):
     def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
         q, k, v, _, added, _ = tensors
         width, sums = q.shape[3], given.logsumexp
-        finite = sums.masked_fill(sums == -torch.inf, torch.inf)  # there the weights are 0
+        finite = sums.masked_fill(sums == -torch.inf, torch.inf)  # so that the weights are 0 there
         own = BackwardInputs(kernel.packed(given.grad), given.output, finite)
         if given.grad_sums is not None:
             own, (q, k, v) = _with_grad_sums(own, given.grad_sums, (q, k, v))
@@ -191,10 +191,10 @@ class FusedAttention(AttentionFunction):
 def _with_grad_sums(
     given: BackwardInputs, grad_sums: Tensor, rows: Sequence[Tensor]
 ) -> tuple[BackwardInputs, list[Tensor]]:
-    """The gradient of the logsumexp expressed by a wider output.
+    """Express the gradient of the logsumexp by a wider output.
 
-    The kernel computes dS = P (dO Vᵀ - Δ) with Δ = rowsum(dO O), and Δ - dL is wanted in its place.
-    One more column has 1 in dO, -dL in O and 0 in V; the others that fill up the width have 0.
+    The kernel computes dS = P (dO Vᵀ - Δ) with Δ = rowsum(dO O); here Δ - dL must replace Δ. One
+    extra column has 1 in dO, -dL in O and 0 in V; the columns that fill up the width are 0.
     """
     wide, width = softmax_dtype(given.output.dtype), given.output.shape[3] + kernel.ALIGNED
     more = F.pad(torch.ones_like(grad_sums)[..., None], (0, kernel.ALIGNED - 1))

@@ -11,7 +11,7 @@ from headwise.lang import Text
 
 
 def entropy(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Entropy of each query's weights, -Σ_j w log w in nats with 0 log 0 = 0, (B, H, n).
+    """Return the entropy of each query's weights, -Σ_j w log w in nats with 0 log 0 = 0, (B, H, n).
 
     Example:
         >>> place = torch.arange(2)
@@ -23,13 +23,13 @@ def entropy(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def row_entropy(rows: Tensor) -> Tensor:
-    """-Σ w log w over the last axis, with 0 log 0 = 0; the one formula that weights need."""
-    least = torch.finfo(rows.dtype).tiny  # the logarithm of 0 times 0 is NaN
+    """Return -Σ w log w over the last axis, with 0 log 0 = 0."""
+    least = torch.finfo(rows.dtype).tiny  # log(0) times 0 would be NaN
     return -(rows * rows.clamp(min=least).log()).sum(-1)
 
 
 def received(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Attention that each key receives from these queries, Σ_i w, (B, H, m).
+    """Return the attention that each key receives from these queries, Σ_i w, (B, H, m).
 
     Example:
         >>> place = torch.arange(2)
@@ -41,7 +41,7 @@ def received(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def distance(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Mean distance that each query attends to, Σ_j w |i - j|, in tokens, (B, H, n).
+    """Return the mean distance that each query attends to, Σ_j w |i - j|, in tokens, (B, H, n).
 
     Example:
         >>> place = torch.arange(2)
@@ -53,7 +53,7 @@ def distance(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def largest(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Largest weight of each query, max_j w, (B, H, n).
+    """Return the largest weight of each query, max_j w, (B, H, n).
 
     Example:
         >>> place = torch.arange(2)
@@ -65,27 +65,27 @@ def largest(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 STATISTICS: Final = tuple((f.__name__, f) for f in (entropy, received, distance, largest))
-"""Every statistic, by its word in ``need``, which is also its field of a `Result`."""
+"""Name and function of every statistic; the name is used in ``need`` and as a `Result` field."""
 
 
 def measured(
     weights: Tensor, need: Collection[str], query: Tensor, key: Tensor
 ) -> dict[str, Tensor]:
-    """The statistics named in ``need``."""
+    """Return the statistics named in ``need``."""
     return {name: of(weights, query, key) for name, of in STATISTICS if name in need}
 
 
 def not_returned(need: Collection[str], returned: Collection[str]) -> Iterator[Text]:
-    """One reason for each needed result that an engine does not return."""
+    """Yield one reason for each needed result that an engine does not return."""
     for word in sorted(set(need) - set(returned)):
         yield Text("it does not return {word}", word=word)
 
 
 def widen_for_sinks(call: Call, *rows: Tensor) -> list[Tensor]:
-    """q, k, v in the softmax dtype where there are sinks.
+    """Convert q, k and v to the softmax dtype if the call has sinks.
 
-    In half precision the output would be rounded twice, by the kernel and by the sinks' share, and
-    the gradient of a sink would sum that error over all rows.
+    In half precision, the kernel and the sinks' share would both round the output, and the gradient
+    of a sink would sum that error over all rows.
     """
     if call.sinks is None:
         return list(rows)
@@ -93,9 +93,9 @@ def widen_for_sinks(call: Call, *rows: Tensor) -> list[Tensor]:
 
 
 def logsumexp_with_sinks(sums: Tensor, sinks: Tensor | None) -> Tensor:
-    """The logsumexp L' with sinks (H,), from L (B, H, n) without.
+    """Return the logsumexp L' with sinks (H,), from L (B, H, n) without sinks.
 
-    It is differentiable to any order, where one of the two is -inf too.
+    It is differentiable to any order, also where L or the sink is -inf.
 
     Example:
         >>> logsumexp_with_sinks(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf])).exp()
@@ -111,19 +111,16 @@ def logsumexp_with_sinks(sums: Tensor, sinks: Tensor | None) -> Tensor:
 
 
 def key_share(sums: Tensor, sinks: Tensor) -> Tensor:
-    """The share e^(L - L') of a row that its keys get, 0 if it sees none, from L and the sinks.
+    """Return the share e^(L - L') of a row that its keys get, or 0 if it has no allowed key.
 
-    Example:
-        >>> key_share(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf]))
-        tensor([[[0.5000],
-                 [1.0000]]])
+    L is the logsumexp without the sinks, L' the logsumexp with them.
     """
     above = sums - sinks.to(sums.dtype)[:, None]
     return torch.sigmoid(above.masked_fill(sums == -torch.inf, -torch.inf))
 
 
 def apply_sinks(output: Tensor, sums: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Output (B, H, n, Dv) and logsumexp (B, H, n) with sinks, from those without."""
+    """Return output (B, H, n, Dv) and logsumexp (B, H, n) with sinks, from those without."""
     if sinks is None:
         return output, sums
     kept = output * key_share(sums, sinks)[..., None]
@@ -133,9 +130,9 @@ def apply_sinks(output: Tensor, sums: Tensor, sinks: Tensor | None) -> tuple[Ten
 def sinks_gradient(
     sinks: Tensor | None, grad: Tensor, output: Tensor, sums: Tensor, grad_sums: Tensor | None
 ) -> Tensor | None:
-    """The gradient of the sinks s (H,), Σ p (dL' - dO·O) with p = e^(s - L'); None without sinks.
+    """Return the gradient of the sinks s (H,), Σ p (dL' - dO·O) with p = e^(s - L'), or None.
 
-    O is the output (B, H, n, Dv), dO its gradient, L' the logsumexp (B, H, n) and dL' its gradient.
+    O is the output (B, H, n, Dv), dO its gradient, L' the logsumexp (B, H, n), dL' its gradient.
     """
     if sinks is None:
         return None
@@ -143,5 +140,5 @@ def sinks_gradient(
     moved = -(grad.to(wide) * output.to(wide)).sum(-1)  # (B, H, n)
     moved = moved if grad_sums is None else moved + grad_sums
     above = sinks.to(sums.dtype)[:, None] - sums
-    weight = above.masked_fill(sums == -torch.inf, -torch.inf).exp()  # no sink where that is -inf
+    weight = above.masked_fill(sums == -torch.inf, -torch.inf).exp()  # the sink is -inf there
     return (weight * moved).sum((0, 2)).to(sinks.dtype)

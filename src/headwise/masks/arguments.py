@@ -12,13 +12,13 @@ from headwise.lang import Text
 from headwise.shapes import AttentionShape, check_integer
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-"""The dtypes of a tensor of lengths or document numbers."""
+"""The allowed dtypes of a tensor of lengths or document numbers."""
 
 
 def check_integers(
     mask: str, kind: Text, values: object, way_out: Text, least: int = 0
 ) -> list[int]:
-    """The values as a list of integers up to `LARGEST`; ``kind`` is a noun such as "length"."""
+    """Return the values as integers from ``least``; ``kind`` is a noun such as "length"."""
     listed = list(values) if isinstance(values, Iterable) else None
     if (
         listed is None
@@ -26,8 +26,8 @@ def check_integers(
         or any(isinstance(number, bool) or not isinstance(number, Integral) for number in listed)
     ):
         raise BadType(
-            "{mask}: expected a sequence of integer {kind}s or a tensor, got {values!r}; a single "
-            "one is written [n]",
+            "{mask}: expected a sequence of integer {kind}s or a tensor, got {values!r}; write "
+            "a single value as [n]",
             mask=mask,
             kind=kind,
             values=values,
@@ -41,12 +41,12 @@ class Content:
     """The queries and keys of a call, to which a content-dependent mask is bound."""
 
     q: Tensor  # (B, H, Lq, D), after the rotation of a rotary position
-    k: Tensor  # (B, G, Lk, D), likewise
+    k: Tensor  # (B, G, Lk, D), after the rotation too
     shape: AttentionShape
-    real: Tensor | None = None  # (B, Lk), False on keys that other masks hide; None if none is
+    real: Tensor | None = None  # (B, Lk), False on keys that other masks hide; or None
 
     def counts(self) -> list[int]:
-        """The number of keys of each sample that are not hidden."""
+        """Return the number of keys of each sample that are not hidden."""
         if self.real is None:
             return [self.shape.keys] * self.shape.batch
         return [int(count) for count in self.real.sum(-1).tolist()]
@@ -58,11 +58,11 @@ class Content:
 
 
 def needs_operator() -> bool:
-    """Whether `torch.compile`, a transform of `torch.func` or a `FakeTensorMode` is active.
+    """Return whether `torch.compile`, a `torch.func` transform or a `FakeTensorMode` is active.
 
-    The first cannot trace a new random generator; the second would treat numbers drawn from it as
-    randomness of the caller's function; the third has no numbers. A custom operator is one node for
-    all.
+    `torch.compile` cannot trace a new random generator, `torch.func` would treat its numbers as
+    randomness of the caller's function, and a `FakeTensorMode` has no numbers. For all of them, a
+    custom operator is one node.
     """
     if torch.compiler.is_dynamo_compiling() or fake_mode():
         return True

@@ -1,7 +1,7 @@
-"""A mask read from the text that masks print, such as ``causal() & window(3, 0)``.
+"""Reading a mask from the text that masks print, such as ``causal() & window(3, 0)``.
 
-The text is not trusted. Python's parser turns it into a tree and nothing in it is ever run: only
-calls of the masks in `headwise.masks.MASKS`, with literals, and ``& | ~`` have a meaning here.
+The text is not trusted. Python's parser turns it into a tree, which is never run. Only calls of the
+masks in `headwise.masks.MASKS` with literal arguments, and ``& | ~``, have a meaning.
 """
 
 import ast
@@ -24,26 +24,26 @@ from headwise.masks.mask import Mask
 from headwise.shapes import LARGEST
 
 LONGEST, DEEPEST = 4096, 64
-"""The most characters of an expression, and the most operators, calls and lists in each other."""
+"""The most characters of an expression, and the deepest nesting of operators, calls and lists."""
 
 LARGEST_LISTED, LARGEST_SUM = 2**20, 2**24
-"""The largest number in a list, and the largest sum: a mask allocates memory for them."""
+"""The largest number in a list, and the largest sum of a list: a mask allocates that much."""
 
 EXAMPLE = "causal() & window(3, 0)"
 
 _FUNCTIONS: dict[str, Callable[..., Mask]] = {function.__name__: function for function in MASKS}
-_SHOWN = 40  # characters of the expression in a message
+_SHOWN = 40  # the most characters of the expression that a message quotes
 
 
 def parse(text: str) -> Mask:
-    """The mask of an expression: calls of masks, ``& | ~`` and parentheses.
+    """Return the mask of an expression: calls of masks, ``& | ~`` and parentheses.
 
-    Arguments are whole numbers, True and False, words in quotes, masks, and lists of them. A list
-    of True and False, and a list of lists, becomes a tensor. `repr` of a mask without tensors is
-    such an expression.
+    Arguments may be integers, True and False, strings in quotes, masks, and lists of these. A list
+    of True and False, or a list of lists, becomes a tensor. `repr` of a mask without tensors is a
+    valid expression.
 
     Raises:
-        BadValue: if the text is no such expression; the message says what is wrong and where.
+        BadValue: if the text is not a valid expression; the message says what is wrong, and where.
 
     Example:
         >>> parse("~padding([3, 1]) | global_tokens([0], symmetric=False)")
@@ -55,14 +55,14 @@ def parse(text: str) -> Mask:
     if len(text) > LONGEST:
         raise BadValue(
             "mask: expected an expression of at most {longest} characters, got "
-            "{num_text}; make a longer one in Python",
+            "{num_text}; build longer masks in Python",
             longest=LONGEST,
             num_text=len(text),
         )
     if not text.strip():
         raise BadValue(
-            "mask: expected an expression such as {example}, got nothing; the masks are "
-            "{functions}",
+            "mask: expected an expression such as {example}, got an empty text; the "
+            "masks are {functions}",
             example=EXAMPLE,
             functions=", ".join(_FUNCTIONS),
         )
@@ -70,7 +70,7 @@ def parse(text: str) -> Mask:
 
 
 class _Reader:
-    """Reads one expression, and names the position of an error in its text."""
+    """A reader of one expression; its errors name the position in the text."""
 
     def __init__(self, text: str) -> None:
         flat = "".join(" " if character.isspace() else character for character in text)
@@ -80,7 +80,7 @@ class _Reader:
     def whole(self) -> Mask:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about literals that are refused below
+                warnings.simplefilter("ignore")  # warnings about literals that are refused below
                 tree = ast.parse(self.line, mode="eval").body
         except SyntaxError as error:
             raise self.unreadable(error.offset) from None
@@ -95,7 +95,7 @@ class _Reader:
         return value
 
     def value(self, node: ast.expr, depth: int) -> Any:
-        """The value of a node: a mask, a number, a word, a list or a tensor."""
+        """Return the value of a node: a mask, an integer, a string, a list or a tensor."""
         if depth > DEEPEST:
             raise self.too_deep()
         match node:
@@ -120,27 +120,27 @@ class _Reader:
 
     def number(self, node: ast.expr, value: int, most: int = LARGEST) -> int:
         if value > most:
-            raise self.wrong(node, Text("a whole number up to {most}", most=most))
+            raise self.wrong(node, Text("an integer up to {most}", most=most))
         return value
 
     def listed(self, node: ast.List, depth: int) -> Any:
         values = [self.value(element, depth + 1) for element in node.elts]
         kinds = {Mask if isinstance(value, Mask) else type(value) for value in values}
         if len(kinds) > 1:
-            expected = Text("a list of one kind: whole numbers, True and False, lists, or masks")
+            expected = Text("a list whose elements are all integers, booleans, lists or masks")
             raise self.wrong(node, expected)
         if kinds == {int}:
             for element, value in zip(node.elts, values, strict=True):
                 self.number(element, value, LARGEST_LISTED)
             if sum(map(abs, values)) > LARGEST_SUM:
                 most = LARGEST_SUM
-                raise self.wrong(node, Text("numbers of at most {most} together", most=most))
+                raise self.wrong(node, Text("numbers whose sum is at most {most}", most=most))
         if not kinds & {bool, list, Tensor}:
             return values
         rows = [torch.as_tensor(value) for value in values]
         alike = len({(row.shape, row.dtype) for row in rows}) == 1
-        if not alike or rows[0].dim() > 3 or rows[0].is_floating_point():  # [] is of floats
-            expected = Text("rows of one length, of whole numbers or of True and False")
+        if not alike or rows[0].dim() > 3 or rows[0].is_floating_point():  # [] becomes float
+            expected = Text("rows of equal length, all of integers or all of booleans")
             raise self.wrong(node, expected)
         return torch.stack(rows)
 
@@ -166,7 +166,7 @@ class _Reader:
         return self.built(node, lambda: function(*bound.args, **bound.kwargs))
 
     def built(self, node: ast.expr, make: Callable[[], Mask]) -> Mask:
-        """The result of ``make``; an error of the mask gets its position in the text."""
+        """Return the result of ``make``; if the mask raises, add its position in the text."""
         try:
             return make()
         except HeadwiseError as error:
@@ -176,22 +176,22 @@ class _Reader:
             ) from error
 
     def unknown(self, node: ast.expr) -> BadValue:
-        """The error for a node that is no part of an expression, with a fitting hint."""
+        """Return the error for a node that is not part of an expression, with a hint."""
         name = node.id if isinstance(node, ast.Name) else ""
         if name in _FUNCTIONS:
             usage = _usage(_FUNCTIONS[name])
-            return self.wrong(node, Text("{usage} with parentheses", usage=usage))
+            return self.wrong(node, Text("{usage}, with parentheses", usage=usage))
         if name:
             listed = ", ".join(get_close_matches(name, _FUNCTIONS, n=1) or _FUNCTIONS)
             return self.wrong(node, Text("one of the masks: {listed}", listed=listed))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             function = _FUNCTIONS.get(node.func.attr)
             if function:
-                return self.wrong(node, Text("{usage} by itself", usage=_usage(function)))
+                return self.wrong(node, Text("{usage} without prefix", usage=_usage(function)))
         if isinstance(node, ast.BoolOp | ast.BinOp | ast.UnaryOp | ast.Compare):
             return self.wrong(node, Text("masks combined with & | ~"))
         expected = Text(
-            "calls of masks, whole numbers, True, False, words and lists, as in {example}",
+            "calls of masks, integers, True, False, strings and lists, as in {example}",
             example=EXAMPLE,
         )
         return self.wrong(node, expected)
@@ -210,23 +210,23 @@ class _Reader:
         )
 
     def place(self, node: ast.expr) -> int:
-        """The position of a node in the text, in characters from 1."""
+        """Return the position of a node in the text, in characters counted from 1."""
         return self.lead + len(self.line.encode()[: node.col_offset].decode()) + 1
 
     def unreadable(self, offset: int | None) -> BadValue:
-        """The error where Python's parser stops; it says 0 for the end and None for a NUL."""
+        """Return the error at the offset of Python's parser: 0 for the end, None for a NUL."""
         first = 1 if offset is None else min(offset or len(self.line) + 1, len(self.line) + 1)
         if "(<" in self.line:
             shape = self.lead + self.line.index("(<") + 2
             return BadValue(
-                "mask: expected every argument written out, got the shape of a tensor "
+                "mask: expected every argument in full, got only the shape of a tensor "
                 "at character {shape}; write the tensor as a list",
                 shape=shape,
             )
         place, shown = self.lead + first, repr(self.line[first - 1 :][:_SHOWN])
         return BadValue(
-            "mask: expected an expression such as {example}, cannot read on at "
-            "character {place}, got {shown}; check parentheses, commas and quotes",
+            "mask: expected an expression such as {example}, got a syntax error at "
+            "character {place}: {shown}; check parentheses, commas and quotes",
             example=EXAMPLE,
             place=place,
             shown=shown,
@@ -234,14 +234,14 @@ class _Reader:
 
     def too_deep(self) -> BadValue:
         return BadValue(
-            "mask: expected at most {deepest} operators and calls inside each other, "
-            "got more; make such a mask in Python",
+            "mask: expected at most {deepest} nested operators and calls, got more; "
+            "build such a mask in Python",
             deepest=DEEPEST,
         )
 
 
 def _usage(function: Callable[..., Mask]) -> str:
-    """How a mask is written: dilated(left, right, step=…)."""
+    """Return the signature of a mask for messages: dilated(left, right, step=…)."""
     parts = []
     for parameter in inspect.signature(function).parameters.values():
         free = parameter.default is parameter.empty
@@ -252,7 +252,7 @@ def _usage(function: Callable[..., Mask]) -> str:
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Whether a value has the type of an annotation."""
+    """Return whether a value has the type of an annotation."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, option) for option in inner)
@@ -264,7 +264,7 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 def _words(hint: Any) -> Text:
-    """The description of an annotation in a message."""
+    """Return the description of an annotation for a message."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return joined(Text(" or "), [_words(kind) for kind in inner if kind is not NoneType])
@@ -276,9 +276,9 @@ def _words(hint: Any) -> Text:
 
 
 _ONE = {
-    int: Text("a whole number"),
+    int: Text("an integer"),
     bool: Text("True or False"),
     Mask: Text("a mask"),
-    Tensor: Text("a list of lists or of True and False"),
+    Tensor: Text("a list of lists or of booleans"),
 }
-_SEVERAL = {int: Text("whole numbers"), Mask: Text("masks")}
+_SEVERAL = {int: Text("integers"), Mask: Text("masks")}

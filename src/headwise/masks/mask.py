@@ -1,4 +1,4 @@
-"""What a mask is: a small immutable value that says which query may attend to which key."""
+"""A mask: a small immutable value that defines which query may attend to which key."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from headwise.lang import Text
 from headwise.masks.arguments import Content
 from headwise.shapes import Allowed, AttentionShape, Index, Truth, check_integer
 
-DRAWN_DIM = 16  # D of the random q and k on which a content-dependent mask is drawn
+DRAWN_DIM = 16  # D of the random q and k for which a content-dependent mask is drawn
 
 
 class Tile(Enum):
     """The kind of a rectangle of queries and keys, over all batches and heads."""
 
-    EMPTY = "empty"  # no pair may attend
-    MIXED = "mixed"  # some may, or nothing is known
-    FULL = "full"  # every pair may attend
+    EMPTY = "empty"  # no pair is allowed
+    MIXED = "mixed"  # some pairs may be allowed
+    FULL = "full"  # every pair is allowed
 
     @classmethod
     def of(cls, allowed: Tensor, inside: bool = True) -> "Tile":
-        """The kind of a rectangle from its booleans, which are all of it if ``inside``."""
+        """Return the kind of a rectangle from its booleans, which cover all of it if ``inside``."""
         if not allowed.numel():
             return cls.EMPTY
         least, largest = allowed.view(torch.uint8).aminmax()  # much faster than `all` and `any`
@@ -43,12 +43,12 @@ else:  # at run time jaxtyping would check a random element
 
 
 class Mask(ABC):
-    """A rule ``(b, h, q, k) -> bool``, True where query q of head h in batch b may attend to key k.
+    """A rule ``(b, h, q, k) -> bool``: True if query q of head h in batch b may attend to key k.
 
     Masks compose: ``a & b`` (both allow), ``a | b`` (either allows), ``~a`` (the opposite). A mask
-    has no length: the same value serves every length, offset and batch. The rule is evaluated on
-    integer tensors that broadcast against each other, so one definition serves the exact reference,
-    every engine and the drawing.
+    has no length: one mask serves every length, offset and batch. The rule is evaluated on integer
+    tensors that broadcast against each other, so the exact reference, every engine and the drawing
+    share one definition.
 
     Example:
         >>> import headwise as hw
@@ -58,13 +58,13 @@ class Mask(ABC):
 
     @abstractmethod
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        """Whether the query at position q may attend to key k; the arguments broadcast."""
+        """Return whether the query at position q may attend to key k; the arguments broadcast."""
 
     def tile(self, q: range, k: range) -> Tile:
-        """The kind of the rectangle of query positions q and keys k, without evaluating the rule.
+        """Return the kind of a rectangle of query positions and keys without evaluating the rule.
 
-        Never `EMPTY` where a pair may attend and never `FULL` where one may not; `MIXED` is always
-        valid. Both ranges have step 1 and are not empty.
+        It is never `EMPTY` if a pair is allowed, and never `FULL` if a pair is not allowed; `MIXED`
+        is always valid. Both ranges have step 1 and are not empty.
         """
         return Tile.MIXED
 
@@ -75,18 +75,18 @@ class Mask(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The expression that makes this mask."""
+        """The expression that creates this mask."""
 
     def children(self) -> "Masks":
-        """The masks in this mask's dataclass fields, in order; a pattern has none."""
+        """Return the masks in this mask's dataclass fields, in order; a pattern has none."""
         names = _field_names(self)
-        if not names:  # at once, since every call asks
+        if not names:  # return early, since every call comes here
             return ()
         fields = (getattr(self, name) for name in names)
         return tuple(child for field in fields for child in _masks_in(field))
 
     def map(self, function: Callable[["Mask"], "Mask"]) -> "Mask":
-        """This mask with ``function`` applied to each of its `children`."""
+        """Return this mask with ``function`` applied to each of its `children`."""
         changes: dict[str, object] = {}
         for name in _field_names(self):
             value, masks = getattr(self, name), list(_masks_in(getattr(self, name)))
@@ -96,7 +96,7 @@ class Mask(ABC):
         return replace(self, **changes) if changes else self  # type: ignore[type-var]
 
     def walk(self) -> "Masks":
-        """This mask, then every mask inside it, depth first.
+        """Return this mask, then every mask inside it, depth first.
 
         Example:
             >>> from headwise.masks import causal, full
@@ -106,24 +106,24 @@ class Mask(ABC):
         return (self, *(inner for child in self.children() for inner in child.walk()))
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors in the dataclass fields of this mask and of the masks inside it."""
+        """Return the tensors in the dataclass fields of this mask and of the masks inside it."""
         values = (getattr(mask, name) for mask in self.walk() for name in _field_names(mask))
         return tuple(value for value in values if isinstance(value, Tensor))
 
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
-        """What is added to the scaled scores before the softmax, or None for nothing."""
+        """Return the bias added to the scaled scores before the softmax, or None."""
         return None
 
     def resolve(self, shape: AttentionShape) -> "Mask":
-        """The mask for one call's shape; a required size that differs raises BadValue."""
+        """Return the mask for the shape of one call; raise BadValue if a required size differs."""
         return self.map(lambda child: child.resolve(shape))
 
     def bind(self, content: Content) -> "Mask":
-        """The resolved mask for the q and k of one call."""
+        """Return the resolved mask bound to the q and k of one call."""
         return self.map(lambda child: child.bind(content))
 
     def required_sizes(self) -> dict[str, int]:
-        """The required sizes of B, H, Lq and Lk; 1 fits every size.
+        """Return the required sizes of B, H, Lq and Lk; 1 fits every size.
 
         Example:
             >>> from headwise.masks import causal, full, padding, per_head
@@ -137,18 +137,18 @@ class Mask(ABC):
         return sizes
 
     def unpadded_keys(self, shape: AttentionShape) -> Tensor | None:
-        """(B, Lk), False on padding; None where the mask has none."""
+        """Return (B, Lk), False on padding; None if the mask has no padding."""
         return None
 
     def visible_keys(self, shape: AttentionShape) -> Tensor | None:
-        """(B or 1, Lk), False on keys that the resolved mask is known to hide from every query."""
+        """Return (B or 1, Lk), False on keys that the resolved mask hides from every query."""
         if self.by_distance:
             return shape.visible_by_distance(self.rule)
         return self.unpadded_keys(shape)
 
     @property
     def content_dependent(self) -> bool:
-        """Whether the rule depends on q and k, so that a call has to `bind` the mask."""
+        """Whether the rule depends on q and k, so that a call must `bind` the mask."""
         return any(child.content_dependent for child in self.children())
 
     @property
@@ -158,33 +158,33 @@ class Mask(ABC):
 
     @property
     def by_distance(self) -> bool:
-        """Whether the rule depends on q - k only: the same for all samples, heads and positions."""
+        """Whether the rule depends only on q - k: equal for all samples, heads and positions."""
         return False
 
     def tile_boundaries(self, stop: int, start: int = 0) -> frozenset[int]:
-        """Positions after ``start`` and before ``stop`` where the pattern changes."""
+        """Return positions after ``start`` and before ``stop`` where the pattern changes."""
         children = self.children()
         return frozenset[int]().union(*(mask.tile_boundaries(stop, start) for mask in children))
 
     def allowed_blocks(self) -> list[tuple[range, range]] | None:
-        """Disjoint rectangles outside which no pair is allowed; None if many or unknown."""
+        """Return disjoint rectangles that hold all allowed pairs; None if many or unknown."""
         return None
 
     def restrict(self, q: range, k: range) -> "Mask":
-        """A simpler mask with the same rule inside a rectangle; its bias may differ."""
+        """Return a simpler mask with the same rule inside a rectangle; its bias may differ."""
         return self
 
     def dense(self, shape: AttentionShape) -> Allowed:
-        """The rule written out as booleans, (B or 1, H or 1, Lq, Lk)."""
+        """Return the rule of all pairs as booleans, (B or 1, H or 1, Lq, Lk)."""
         b, h, q, k = shape.indices()
         allowed = self.resolve(shape).rule(b, h, q, k)
         batch, heads = (*(1,) * (4 - allowed.dim()), *allowed.shape)[:2]
         return allowed.expand(batch, heads, shape.queries, shape.keys)
 
     def shown(self, shape: AttentionShape) -> "Mask":
-        """The mask resolved for a drawing; a content-dependent one is bound to random q and k.
+        """Return the mask resolved for a drawing, bound to random q and k if content-dependent.
 
-        Query and key of one position are the same vector, as in the Reformer.
+        The query and the key at one position are the same vector, as in the Reformer.
         """
         mask = self.resolve(shape)
         if not mask.content_dependent:
@@ -198,10 +198,10 @@ class Mask(ABC):
         return mask.bind(Content(rows[:, :, query - first], rows[:, :, key - first], shape))
 
     def draw(self, queries: int, keys: int | None = None) -> str:
-        """The mask of the first batch and head as text: ``■`` may attend, ``·`` may not."""
+        """Return the mask of the first sample and head as text: ``■`` is allowed, ``·`` is not."""
         keys = queries if keys is None else keys
         for size, count in (("queries", queries), ("keys", keys)):
-            check_integer("draw", size, count, 0, Text("draw(5) is 5 x 5"))
+            check_integer("draw", size, count, 0, Text("draw(5) draws 5 x 5 pairs"))
         shape = AttentionShape(1, 1, queries, keys, keys - queries, torch.device("cpu"))
         rows = self.shown(shape).dense(shape)[0, 0].tolist()
         return "\n".join(" ".join("■" if seen else "·" for seen in row) for row in rows)
@@ -234,7 +234,7 @@ class Mask(ABC):
 
 @dataclass(frozen=True, repr=False)
 class And(Mask):
-    """Both masks allow; their biases are added."""
+    """The mask of the pairs that both masks allow; their biases are added."""
 
     left: Mask
     right: Mask
@@ -283,7 +283,7 @@ class And(Mask):
 
 @dataclass(frozen=True, repr=False)
 class Or(Mask):
-    """Either mask allows."""
+    """The mask of the pairs that either mask allows."""
 
     left: Mask
     right: Mask
@@ -311,7 +311,7 @@ class Or(Mask):
 
 @dataclass(frozen=True, repr=False)
 class Not(Mask):
-    """The opposite of a mask. ``~~m`` is m itself."""
+    """The mask of the pairs that a mask does not allow. ``~~m`` is m itself."""
 
     inner: Mask
 
@@ -338,7 +338,7 @@ class Not(Mask):
 
 
 def add(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """The sum of two biases, each of which may be None for 0."""
+    """Return the sum of two biases; None stands for 0."""
     if one is None or other is None:
         return other if one is None else one
     return one + other
@@ -350,12 +350,12 @@ def multiples(step: int, start: int, stop: int) -> frozenset[int]:
 
 
 def zero_index(index: Index) -> Index:
-    """The index 0 with the axes of ``index``: without axes torch.compile would read its value."""
+    """Return index 0 with the axes of ``index``, so that torch.compile does not read its value."""
     return index.new_zeros((1,) * index.dim())
 
 
 def _masks_in(value: object) -> "Masks":
-    """The masks in a dataclass field: itself, or those of a tuple."""
+    """Return the masks in a dataclass field: the field itself, or the elements of a tuple."""
     values = value if isinstance(value, tuple) else (value,)
     return tuple(part for part in values if isinstance(part, Mask))
 
@@ -365,14 +365,14 @@ def _field_names(mask: Mask) -> "Names":
 
 
 def both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """The keys that neither mask hides."""
+    """Return the keys that neither mask hides."""
     if one is None or other is None:
         return other if one is None else one
     return one & other
 
 
 def _restricted(mask: "And | Or", neutral: Tile, q: range, k: range) -> Mask:
-    """One side alone where the other's tile is the neutral kind of the operator."""
+    """Return one operand if the other's tile is the neutral kind of the operator."""
     left, right = mask.left.restrict(q, k), mask.right.restrict(q, k)
     if left.tile(q, k) is neutral:
         return right

@@ -11,29 +11,29 @@ from headwise.masks.patterns.by_length import Padding
 from headwise.masks.patterns.sparse_transformer import Fixed
 from headwise.shapes import AttentionShape, Truth
 
-SIDE = 128  # queries and keys of a tile by default
-AT_ONCE = 2**22  # pairs that are evaluated at once
-NARROW = 16  # tiles of a block up to which a fixed pattern is evaluated column by column
+SIDE = 128  # default number of queries and keys of a tile
+AT_ONCE = 2**22  # the most pairs evaluated at once
+NARROW = 16  # the most tiles of a block for which a fixed pattern is evaluated by column
 _CODES = (Tile.EMPTY, Tile.MIXED, Tile.FULL)
 
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """The kinds of the tiles of one call. Make it with `Tiles.of`."""
+    """The kinds of the tiles of one call, created by `Tiles.of`."""
 
-    mask: Mask  # resolved for the shape
+    mask: Mask  # resolved for the shape of the call
     shape: AttentionShape
     side: int  # queries and keys of a tile; the last tiles may be shorter
     kinds: Tensor  # (query tiles, key tiles), int8 on the CPU: 0 empty, 1 mixed, 2 full
 
     @classmethod
     def of(cls, mask: Mask, shape: AttentionShape, side: int = SIDE) -> "Tiles":
-        """The tiles of a resolved mask.
+        """Return the tiles of a resolved mask.
 
-        The parts of ``&``, ``|`` and ``~`` are classified separately. A mask of the distance needs
-        one tile for each diagonal, padding one for each column, a fixed pattern the tiles near the
-        diagonal and one for each column. Any other mask is classified by large rectangles, which
-        are halved where they are mixed.
+        The operands of ``&``, ``|`` and ``~`` are classified separately. For a mask by distance,
+        one tile per diagonal is classified; for padding, one per column; for a fixed pattern, the
+        tiles near the diagonal and one per column. Any other mask is classified by large
+        rectangles, which are halved where they are mixed.
 
         Example:
             >>> from headwise.masks import causal
@@ -50,15 +50,15 @@ class Tiles:
         return {kind.value: int((self.kinds == code).sum()) for code, kind in enumerate(_CODES)}
 
     def pairs(self, kind: Tile) -> int:
-        """The number of pairs of query and key in tiles of a kind, for one sample and head."""
+        """Return the number of query-key pairs in tiles of a kind, for one sample and head."""
         rows, columns = self._lengths()
         of_kind = (self.kinds == _CODES.index(kind)).long()
         return int(rows @ (of_kind @ columns))
 
     def seen(self) -> tuple[Tensor, Tensor]:
-        """How many keys each query sees, and by how many queries each key is seen.
+        """Return the number of allowed keys of each query, and of allowed queries of each key.
 
-        Only mixed tiles are evaluated, some at a time.
+        Only mixed tiles are evaluated, several at a time.
 
         Returns:
             (B or 1, H or 1, Lq) and (B or 1, H or 1, Lk), integers on the CPU.
@@ -81,7 +81,7 @@ class Tiles:
         return by_query.flatten(2)[..., :queries], by_key.flatten(2)[..., :keys]
 
     def _mixed(self) -> Iterator[tuple[Tensor, Truth]]:
-        """Mixed tiles, some at a time: their indices (n, 2), and the rule (B, H, n, side, side)."""
+        """Yield mixed tiles in batches: their indices (n, 2) and the rule (B, H, n, side, side)."""
         queries, keys, device = self.shape.queries, self.shape.keys, self.shape.device
         b = torch.arange(self.shape.batch, device=device).view(-1, 1, 1, 1, 1)
         h = torch.arange(self.shape.heads, device=device).view(-1, 1, 1, 1)
@@ -97,24 +97,24 @@ class Tiles:
             allowed = self.mask.rule(b, h, place, k.clamp(max=keys - 1)) & inside
             allowed = allowed[(None,) * (5 - allowed.dim())]
             start += many
-            many = max(1, AT_ONCE * many // allowed.numel())  # B and H count where they matter
+            many = max(1, AT_ONCE * many // allowed.numel())  # counts B and H if the rule has them
             yield places, allowed
 
     def _lengths(self) -> tuple[Tensor, Tensor]:
-        """The number of queries in each row of tiles, and of keys in each column."""
+        """Return the number of queries in each row of tiles, and of keys in each column."""
         rows, columns = (torch.arange(count) * self.side for count in self.kinds.shape)
         shape, side = self.shape, self.side
         return (shape.queries - rows).clamp(max=side), (shape.keys - columns).clamp(max=side)
 
 
 class _Grid:
-    """Classifies the tiles of masks for one shape."""
+    """A classifier of the tiles of masks for one shape."""
 
     def __init__(self, shape: AttentionShape, side: int) -> None:
         self.shape, self.side = shape, side
 
     def kinds(self, mask: Mask, wanted: Tensor) -> Tensor:
-        """The kinds of the ``wanted`` tiles; those of the others may be wrong."""
+        """Return the kinds of the ``wanted`` tiles; the kinds of other tiles may be wrong."""
         match mask:
             case And() | Or():
                 first, second = sorted((mask.left, mask.right), key=_is_costly)
@@ -133,7 +133,7 @@ class _Grid:
         return self.by_diagonal(mask) if mask.by_distance else self.top_down(mask, wanted)
 
     def by_diagonal(self, mask: Mask) -> Tensor:
-        """One tile for each diagonal; those cut short in the last row and column one by one."""
+        """Classify one tile per diagonal, and the shorter tiles at the edges one by one."""
         queries, keys, side = self.shape.queries, self.shape.keys, self.side
         rows, columns = -(-queries // side), -(-keys // side)
         kinds = torch.zeros(rows, columns, dtype=torch.int8)
@@ -151,13 +151,13 @@ class _Grid:
         return kinds
 
     def by_column(self, mask: Fixed) -> Tensor:
-        """One tile for all rows of a column that begin after the block of the column's last key."""
+        """Classify one tile for all rows that begin after the block of the column's last key."""
         shape, side, block = self.shape, self.side, mask.block
         rows, columns = -(-shape.queries // side), -(-shape.keys // side)
         kinds = torch.zeros(rows, columns, dtype=torch.int8)
         for j in range(columns):
             last = min((j + 1) * side, shape.keys) - 1
-            later = (last // block + 1) * block  # the first position after the block of the last
+            later = (last // block + 1) * block  # the first position after that key's block
             alike = min(rows, max(0, -((shape.offset - later) // side)))
             if alike < rows:
                 kinds[alike:, j] = self.code(mask, alike, alike + 1, j, j + 1)
@@ -166,7 +166,7 @@ class _Grid:
         return kinds
 
     def top_down(self, mask: Mask, wanted: Tensor) -> Tensor:
-        """Rectangles of tiles, halved where they are mixed."""
+        """Classify rectangles of tiles, and halve those that are mixed."""
         kinds = torch.zeros(wanted.shape, dtype=torch.int8)
         waiting = [(0, wanted.shape[0], 0, wanted.shape[1])]
         while waiting:
@@ -189,5 +189,5 @@ class _Grid:
 
 
 def _is_costly(mask: Mask) -> bool:
-    """Whether every tile has to be classified, so that the other operand comes first."""
+    """Return whether every tile must be classified, so the other operand should come first."""
     return not (mask.by_distance or isinstance(mask, Padding))

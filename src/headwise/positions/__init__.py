@@ -1,11 +1,11 @@
 """Position encodings.
 
-position    the interface, `NoPosition`, and `Combined` of two
-absolute    added to the input: sinusoidal, learned
+position    the interface, `NoPosition`, and `Combined` of two positions
+absolute    encodings added to the input: sinusoidal, learned
 rotary      rotation of queries and keys
-frequencies by what angles, scaled to longer texts: linear, dynamic NTK, YaRN, Llama 3, LongRoPE
-relative    terms for the difference key - query: Shaw, Transformer-XL
-score_bias  a bias added to the scores: ALiBi, T5
+frequencies the angles of the rotation, scaled to longer texts: linear, dynamic NTK, YaRN, Llama 3
+relative    score terms for the difference key - query: Shaw, Transformer-XL
+score_bias  biases added to the scores: ALiBi, T5
 """
 
 from headwise.positions.absolute import Learned, Sinusoidal

@@ -18,17 +18,17 @@ from headwise.shapes import check_integer
 
 
 class Sinusoidal(Position):
-    """Adds fixed sines and cosines of the position; any length, nothing learned.
+    """Fixed sines and cosines of the position, added to the input, for any length.
 
     PE(pos, 2i) = sin(pos / base^(2i/E)) and PE(pos, 2i+1) = cos(pos / base^(2i/E)). The angles are
-    computed in float64 and the result is added in the input's dtype. An odd E ends on a sine.
+    computed in float64, and the sum is in the input's dtype. If E is odd, the last entry is a sine.
 
     Args:
-        embed_dim: E, the size of the input.
-        base: the longest wavelength over 2 pi.
+        embed_dim: the size E of the input.
+        base: the longest wavelength divided by 2 pi.
 
     Raises:
-        BadType, BadValue: if embed_dim is no integer of at least 1, or base no number above 1.
+        BadType, BadValue: if embed_dim is not an integer >= 1, or base not a number above 1.
 
     Source: Vaswani et al. 2017, section 3.5.
 
@@ -59,7 +59,7 @@ class Sinusoidal(Position):
 
 
 def sinusoids(positions: Tensor, embed_dim: int, base: float) -> Float[Tensor, "l e"]:
-    """PE for each position, sine and cosine side by side, in float64."""
+    """Return PE for each position, sine and cosine alternating, in float64."""
     even = torch.arange(0, embed_dim, 2, device=positions.device, dtype=torch.float64)
     angle = positions.double()[:, None] * base ** (-even / embed_dim)
     pairs = torch.stack((angle.sin(), angle.cos()), dim=-1)
@@ -67,17 +67,17 @@ def sinusoids(positions: Tensor, embed_dim: int, base: float) -> Float[Tensor, "
 
 
 class Learned(Position):
-    """Adds a learned vector for each position, up to a fixed number of positions.
+    """A learned vector for each position, added to the input, for a fixed number of positions.
 
-    The table starts as normal noise of standard deviation 0.02, as in BERT and GPT-2.
+    The table is initialised with a standard deviation of 0.02, as in BERT and GPT-2.
 
     Args:
-        max_positions: how many positions there are.
-        embed_dim: E, the size of the input.
+        max_positions: the number of positions.
+        embed_dim: the size E of the input.
 
     Raises:
-        BadType, BadValue: if a size is no integer of at least 1, or, when called, a position is
-            outside the table.
+        BadType, BadValue: if a size is not an integer >= 1, or, when called, a position is outside
+            the table.
 
     Source: Gehring et al. 2017 (ConvS2S), section 3.1; Devlin et al. 2019 (BERT).
 
@@ -103,14 +103,14 @@ class Learned(Position):
         needed = Text("{first} to {last}", first=first, last=last - 1)
         if first < 0:
             raise BadValue(
-                "Learned: positions {needed} were asked for, the table begins at 0; use an offset "
-                "of at least 0, and in a layer no more queries than keys",
+                "Learned: expected positions from 0 on, got {needed}; use an offset of at least 0, "
+                "and in a layer no more queries than keys",
                 needed=needed,
             )
         if last > positions:
             raise BadValue(
-                "Learned: positions {needed} were asked for, the table has 0 to {most}; make it "
-                "longer with Learned({last}, {embed_dim})",
+                "Learned: expected positions up to {most}, got {needed}; use a longer table: "
+                "Learned({last}, {embed_dim})",
                 needed=needed,
                 most=positions - 1,
                 last=last,

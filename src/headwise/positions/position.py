@@ -1,4 +1,4 @@
-"""The interface of position encodings, and two of them together."""
+"""The interface of position encodings, and the combination of two."""
 
 import sys
 from abc import ABC
@@ -15,37 +15,37 @@ from headwise.positions.relative_terms import RelativeTerms, differences
 from headwise.shapes import LARGEST, AttentionShape, check_integer, format_value
 
 Inputs = Float[Tensor, "*b l e"]
-PositionIds = Int[Tensor, "_"]  # where queries or keys stand: integers, one for each
+PositionIds = Int[Tensor, "_"]  # integer positions, one for each query or key
 
 
 class Stage(Enum):
-    """Where in the computation a position acts."""
+    """The stage of the computation in which a position acts."""
 
-    INPUT = "input"  # added before the projections: `embed`
-    CONTENT = "content"  # changes q and k before their product: `content`
+    INPUT = "input"  # added to the input before the projections: `embed`
+    CONTENT = "content"  # applied to q and k before their product: `content`
     SCORES = "scores"  # added to the scaled scores: `bias`
     VALUES = "values"  # added to the output: `values`
 
 
 @dataclass(frozen=True, eq=False)
 class ClippedKeyValues:
-    """Keys and values that stand for k and v, with the position's bias, from a distance on."""
+    """Keys and values that replace k and v, with the position's bias, from a distance on."""
 
-    reach: int  # that distance, at least 0
-    keys: tuple[Tensor, Tensor]  # (B, G, Lk, D), for keys that far behind and that far ahead
-    values: tuple[Tensor, Tensor]  # (B, G, Lk, Dv), likewise
+    reach: int  # the distance, at least 0
+    keys: tuple[Tensor, Tensor]  # (B, G, Lk, D), for keys at least that far behind and ahead
+    values: tuple[Tensor, Tensor]  # (B, G, Lk, Dv), in the same order
 
 
 class Position(nn.Module, ABC):
-    """A position encoding. It acts in one or more stages and leaves the others alone.
+    """A position encoding, which acts in one or more stages and leaves the others unchanged.
 
-    Query number i stands at position i + (Lk - Lq), or i + offset, the same position that masks
-    see; key number j stands at j. Each stage computes in the dtype of what it is given, from its
-    own parameters, and never holds anything of size (Lq, Lk, D).
+    Query number i has position i + (Lk - Lq), or i + offset, as for masks; key number j has
+    position j. Each stage computes in the dtype of its input, from its own parameters, and never
+    creates a tensor of size (Lq, Lk, D).
     """
 
     stages: frozenset[Stage] = frozenset()
-    by_distance = False  # whether the bias depends on the head and the difference only
+    by_distance = False  # whether the bias depends only on the head and the difference
 
     @property
     def by_difference(self) -> bool:
@@ -57,19 +57,19 @@ class Position(nn.Module, ABC):
         return Combined(self, other)
 
     def embed(self, x: Inputs, offset: int = 0) -> Inputs:
-        """The sum of x and the encodings of its positions ``offset, offset + 1, ...``."""
+        """Return the sum of x and the encodings of its positions ``offset, offset + 1, ...``."""
         return x
 
     def content(self, q: Tensor, k: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
-        """The q (B, H, Lq, D) and k (B, G, Lk, D) whose product is the score of the content."""
+        """Return the q (B, H, Lq, D) and k (B, G, Lk, D) whose product gives the scores."""
         return q, k
 
     def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor | None:
-        """The bias on the scaled scores, (B or 1, H or 1, n, m), or None.
+        """Return the bias on the scaled scores, (B or 1, H or 1, n, m), or None.
 
         Args:
-            q: the queries as given to `attend`, (B, H, n, D).
-            query: their positions, (n,).
+            q: the queries passed to `attend`, (B, H, n, D).
+            query: the positions of the queries, (n,).
             key: the positions of the keys, (m,).
             scale: the factor on the scores.
         """
@@ -78,27 +78,27 @@ class Position(nn.Module, ABC):
     def bias_grid(
         self, q: Tensor, query: PositionIds, key: PositionIds, scale: float
     ) -> Tensor | None:
-        """`bias` where ``query`` and ``key`` both grow by the same step and are not empty."""
+        """Return `bias` for ``query`` and ``key`` that grow by the same step and are not empty."""
         terms = self.relative(differences(query, key), q, scale)
         return self.bias(q, query, key, scale) if terms is None else terms.bias(q, scale)
 
     def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms | None:
-        """The terms of a `bias` that depends on the query and the difference only, or None.
+        """Return the terms of a `bias` that depends only on the query and the difference, or None.
 
-        ``difference`` is every key - query that occurs, (T,); ``like`` has the device and dtype.
+        ``difference`` holds every key - query that occurs, (T,); ``like`` has the device and dtype.
         """
         return None
 
     def clipped(self, k: Tensor, v: Tensor) -> ClippedKeyValues | None:
-        """Keys (B, G, Lk, D) and values (B, G, Lk, Dv) that include the bias of distant pairs."""
+        """Return k (B, G, Lk, D) and v (B, G, Lk, Dv) with the bias of distant pairs, or None."""
         return None
 
     def values(self, weights: Tensor, query: PositionIds, key: PositionIds) -> Tensor | None:
-        """The term of the output (B, H, n, Dv) for weights (B, H, n, m), or None."""
+        """Return the term of the output (B, H, n, Dv) for weights (B, H, n, m), or None."""
         return None
 
     def expected_sizes(self) -> dict[str, int]:
-        """The required sizes by letter: H, D and Dv, or E of a position added to the input."""
+        """Return the required sizes by letter: H, D and Dv, or E if it is added to the input."""
         return {}
 
     def forward(self, x: Inputs, offset: int = 0) -> Inputs:
@@ -106,7 +106,7 @@ class Position(nn.Module, ABC):
 
 
 def check_base(name: str, base: object) -> float:
-    """The longest wavelength over 2 pi, as a float."""
+    """Validate the longest wavelength divided by 2 pi, and return it as a float."""
     if isinstance(base, bool) or not isinstance(base, int | float):
         raise BadType(
             "{name}: base must be a number above 1, got {base!r}; 10000 is usual",
@@ -115,7 +115,7 @@ def check_base(name: str, base: object) -> float:
         )
     if not 1 < base <= sys.float_info.max:
         raise BadValue(
-            "{name}: base must be above 1, got {base}, and finite; 10000 is usual",
+            "{name}: base must be above 1 and finite, got {base}; 10000 is usual",
             name=name,
             base=format_value(base),
         )
@@ -129,10 +129,10 @@ def check_offset(name: str, offset: object) -> None:
 
 
 def check_width(name: str, embed_dim: int, x: Tensor) -> None:
-    """Check the last axis of an input."""
+    """Check that the last axis of an input has size ``embed_dim``."""
     if x.shape[-1] != embed_dim:
         raise BadValue(
-            "{name}: made for embed_dim {embed_dim}, got an input of size {x_shape}; "
+            "{name}: expected an input of size embed_dim {embed_dim}, got {x_shape}; "
             "query, key and value must have the same size to share one position",
             name=name,
             embed_dim=embed_dim,
@@ -141,7 +141,7 @@ def check_width(name: str, embed_dim: int, x: Tensor) -> None:
 
 
 class NoPosition(Position):
-    """Adds nothing: a permutation of the tokens permutes the output.
+    """No position encoding: a permutation of the tokens permutes the output.
 
     Example:
         >>> import torch
@@ -151,18 +151,18 @@ class NoPosition(Position):
 
 
 class Combined(Position):
-    """Two positions in one attention; ``first + second`` makes one.
+    """Two positions in one attention, created by ``first + second``.
 
-    q and k pass through the first, then the second; the biases on the scores are added, as are the
-    terms of the output.
+    q and k pass through the first position, then the second; the biases on the scores are added, as
+    are the terms of the output.
 
     Args:
         first: a position that acts inside attention.
-        second: another.
+        second: another position that acts inside attention.
 
     Raises:
-        BadType, BadValue: if one is not a position or is added before the projections, or the two
-            were made for different sizes.
+        BadType, BadValue: if an argument is not a position, or is added before the projections, or
+            if the two have different sizes.
 
     Example:
         >>> from headwise.positions import ALiBi, Rotary
@@ -180,8 +180,8 @@ class Combined(Position):
         for letter, size in second.expected_sizes().items():
             if sizes.setdefault(letter, size) != size:
                 raise BadValue(
-                    "Combined: the first position was made for {letter}={size}, the second for "
-                    "{letter}={other}; make both with the same size",
+                    "Combined: the first position has {letter}={size}, the second has "
+                    "{letter}={other}; create both with the same size",
                     letter=letter,
                     size=sizes[letter],
                     other=size,

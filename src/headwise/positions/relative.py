@@ -12,21 +12,21 @@ from headwise.shapes import AttentionShape, check_integer
 
 
 class Shaw(Position):
-    """Adds to key j, and optionally to value j, a learned vector for its distance from query i.
+    """A learned vector for the distance from query i to key j, added to key j and maybe value j.
 
-    e_ij = q_i · (k_j + a_{j-i}) · scale and output_i = sum_j w_ij (v_j + b_{j-i}); the distance is
+    e_ij = q_i · (k_j + a_{j-i}) · scale and output_i = sum_j w_ij (v_j + b_{j-i}). The distance is
     clipped to [-max_distance, max_distance]; all heads share the vectors, as in the paper.
 
     Args:
-        max_distance: k of the paper, the distance from which all are alike.
-        head_dim: D.
-        value_dim: Dv, to add to the values as well; None adds to the keys only.
+        max_distance: k of the paper; larger distances use the vector of this distance.
+        head_dim: the head dim D.
+        value_dim: Dv, if vectors are also added to the values; None adds vectors to the keys only.
 
     Raises:
-        BadType, BadValue: if a size is no integer, too small, or, when called, not D or Dv.
+        BadType, BadValue: if a size is not an integer or too small, or, when called, not D or Dv.
 
-    Source: Shaw et al. 2018, equations 3 to 5. The vectors start as normal noise of standard
-        deviation 1/sqrt(D).
+    Source: Shaw et al. 2018, equations 3 to 5. The vectors are initialised from a normal
+        distribution of standard deviation 1/sqrt(D).
 
     Example:
         >>> Shaw(2, 4).table.shape
@@ -54,7 +54,7 @@ class Shaw(Position):
     def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
         far = self.max_distance
         wide = torch.promote_types(like.dtype, torch.float32)
-        table = self.table.double().T  # so that what many differences share sums its gradient well
+        table = self.table.double().T  # gradients of a shared entry are summed in float64
         return RelativeTerms(table[:, difference.clamp(-far, far) + far].T[None].to(wide))
 
     def clipped(self, k: Tensor, v: Tensor) -> ClippedKeyValues:
@@ -84,30 +84,30 @@ class Shaw(Position):
         return nn.Parameter(torch.randn(2 * self.max_distance + 1, dim) / dim**0.5)
 
     def _clipped(self, query: PositionIds, key: PositionIds) -> Tensor:
-        """Which vector each pair takes: key minus query, clipped, from 0."""
+        """Return the table index of each pair: key minus query, clipped, counted from 0."""
         far = self.max_distance
         return (key[None] - query[:, None]).clamp(-far, far) + far
 
 
-AT_ONCE = 128  # distances whose sinusoids are held at once
+AT_ONCE = 128  # the most distances whose sinusoids are in memory at once
 
 
 class TransformerXL(Position):
-    """Scores from content and distance, each with a bias of its own for the head.
+    """Scores from content and distance, each with a learned bias per head.
 
-    score_ij = ((q_i + u)·k_j + (q_i + v)·r_{i-j}) · scale, where r_d is a learned projection of
-    the sinusoids of the distance d = i - j; exact for keys behind and ahead.
+    score_ij = ((q_i + u)·k_j + (q_i + v)·r_{i-j}) · scale, where r_d is a learned projection of the
+    sinusoids of the distance d = i - j; it is exact for keys behind and ahead.
 
     Args:
-        num_heads: H.
-        head_dim: D.
+        num_heads: the number of heads H.
+        head_dim: the head dim D.
         embed_dim: the size of the sinusoids; None means H · D.
 
     Raises:
-        BadType, BadValue: if a size is no integer of at least 1, or, when called, not H or D.
+        BadType, BadValue: if a size is not an integer >= 1, or, when called, not H or D.
 
-    Source: Dai et al. 2019, section 3.3; u, v, W_{k,R} and R keep their names: `u`, `v`,
-        `projection`, sinusoids.
+    Source: Dai et al. 2019, section 3.3; its u, v, W_{k,R} and R are `u`, `v`, `projection` and
+        the sinusoids.
 
     Example:
         >>> TransformerXL(2, 4).u.shape
@@ -145,18 +145,18 @@ class TransformerXL(Position):
         return terms.products(q, scale).gather(-1, index.expand(*q.shape[:2], n, m))
 
     def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
-        """The vectors r_d of the distance d = query - key, and v, by which the query is shifted."""
+        """Return the vectors r_d for d = query - key, and the shift v of the query."""
         wide = torch.promote_types(like.dtype, torch.float32)
         return RelativeTerms(self._vectors(difference, wide), self.v.to(wide))
 
     def _vectors(self, difference: PositionIds, dtype: torch.dtype) -> Tensor:
-        """r_d, (H, T, D), a column of memory each."""
+        """Return r_d, (H, T, D), with each vector contiguous in a column."""
         matrix = self.projection.to(dtype).flatten(0, 1)
 
         def waves(some: Tensor) -> Tensor:
             return sinusoids(-some, self.embed_dim, 10000.0).to(dtype).mT
 
-        if torch.is_grad_enabled() and matrix.requires_grad:  # which needs all sinusoids later
+        if torch.is_grad_enabled() and matrix.requires_grad:  # backward needs all sinusoids
             columns = matrix @ _filled(difference, self.embed_dim, dtype, waves)
         else:
             columns = _filled(difference, len(matrix), dtype, lambda some: matrix @ waves(some))
@@ -172,9 +172,9 @@ class TransformerXL(Position):
 def _filled(
     places: Tensor, height: int, dtype: torch.dtype, make: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """The columns of all places (height, T), some at a time: sinusoids are large in float64.
+    """Return the columns of all places (height, T), computed in batches to save memory.
 
-    What is compiled serves any number of places, and makes them at once.
+    While compiling, all columns are computed at once, so the graph serves any number of places.
     """
     if torch.compiler.is_compiling():
         return make(places)

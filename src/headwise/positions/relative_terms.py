@@ -1,8 +1,8 @@
-"""Terms of the scores that depend on the query and the difference key - query only.
+"""Terms of the scores that depend only on the query and the difference key - query.
 
-Row r of n queries and column j of m keys lie at the difference key - query of place j - r + n - 1
-among the n + m - 1 differences there are, from the least. So what is known for each difference
-gives a value for each pair by a strided view of the same memory.
+Row r of n queries and column j of m keys have the difference with index j - r + n - 1 among the n +
+m - 1 differences in increasing order. A strided view therefore turns one value per difference into
+one value per pair, in the same memory.
 """
 
 from typing import NamedTuple
@@ -12,28 +12,28 @@ from torch import Tensor
 
 
 class RelativeTerms(NamedTuple):
-    """A bias that depends on the query and on T consecutive differences key - query only.
+    """A bias that depends only on the query and on T consecutive differences key - query.
 
-    At a difference t it is scale · (query + shift) · vectors[t] + numbers[t]. All are in float32 at
-    least, since their gradients are sums over many queries.
+    At difference t it is scale · (query + shift) · vectors[t] + numbers[t]. All terms are at least
+    float32, since their gradients are sums over many queries.
     """
 
-    vectors: Tensor | None = None  # (H or 1, T, D); fastest where the last but one stride is 1
+    vectors: Tensor | None = None  # (H or 1, T, D); fastest if the stride of axis T is 1
     shift: Tensor | None = None  # (H, D)
-    numbers: Tensor | None = None  # (H, T), in place of vectors
+    numbers: Tensor | None = None  # (H, T), instead of vectors
 
     def at(self, where: slice) -> "RelativeTerms":
-        """Some of the differences, as views."""
+        """Return the terms at some of the differences, as views."""
         vectors = None if self.vectors is None else self.vectors[:, where]
         numbers = None if self.numbers is None else self.numbers[:, where]
         return RelativeTerms(vectors, self.shift, numbers)
 
     def bias(self, q: Tensor, scale: float) -> Tensor:
-        """(N or 1, H, n, m) for consecutive queries (N, H, n, D) and keys; T is n + m - 1."""
+        """Return (N or 1, H, n, m) for queries (N, H, n, D) and m keys; T = n + m - 1."""
         return skew(self.products(q, scale), q.shape[2])
 
     def products(self, q: Tensor, scale: float) -> Tensor:
-        """The bias of each query at each difference, (N or 1, H, n, T)."""
+        """Return the bias of each query at each difference, (N or 1, H, n, T)."""
         if self.vectors is not None:
             products = (self.rows(q) * scale) @ self.vectors.mT
             samples, heads, count, _ = q.shape
@@ -44,7 +44,7 @@ class RelativeTerms(NamedTuple):
         return self.numbers[None, :, None].expand(1, -1, q.shape[2], -1)
 
     def rows(self, q: Tensor) -> Tensor:
-        """The shifted queries (N, H, n, D) as (H or 1, ·, D), for one product with all vectors."""
+        """Return the shifted queries (N, H, n, D) as (H or 1, ·, D), for a single product."""
         dtype = torch.promote_types(q.dtype, torch.float32)
         shared = 1 if self.vectors is None else self.vectors.shape[0]
         moved = q.to(dtype) if self.shift is None else q + self.shift[:, None]
@@ -53,22 +53,22 @@ class RelativeTerms(NamedTuple):
 
 
 def differences(query: Tensor, key: Tensor) -> Tensor:
-    """Every key - query in order, (n + m - 1,), of positions (n,) and (m,) with the same step.
+    """Return all key - query in order, (n + m - 1,), for positions (n,) and (m,) of equal step.
 
     Example:
         >>> differences(torch.tensor([5, 6]), torch.tensor([4, 5, 6]))
         tensor([-2, -1,  0,  1])
     """
-    rows, columns = query.shape[0], key.shape[0]  # len() would be a constant of an export
+    rows, columns = query.shape[0], key.shape[0]  # len() would be a constant in an export
     count = rows + columns - 1
     step = query[1] - query[0] if rows > 1 else key[1] - key[0] if columns > 1 else 1
     return key[0] - query[-1] + torch.arange(count, device=query.device) * step
 
 
 def skew(products: Tensor, rows: int) -> Tensor:
-    """From products of queries and differences, (..., n, n + m - 1), those of keys: (..., n, m).
+    """Return values of query-key pairs (..., n, m) from query-difference pairs (..., n, n + m - 1).
 
-    A view, with last stride 1, of contiguous rows.
+    The result is a view with last stride 1; the input has contiguous rows.
 
     Example:
         >>> skew(torch.tensor([[-2, -1, 0, 1], [-2, -1, 0, 1]]), 2)

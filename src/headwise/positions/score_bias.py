@@ -14,18 +14,18 @@ from headwise.shapes import check_boolean, check_integer
 
 
 class ALiBi(Position):
-    """Adds minus the distance, times a slope of the head, to the scaled scores. Nothing is learned.
+    """A fixed bias on the scaled scores: minus the distance times a slope per head.
 
-    The slopes are those published: for H a power of two 2^(-8/H), 2^(-16/H), ..., 2^-8; otherwise
-    those of the next lower power of two, then every other one of twice as many heads.
+    The slopes are those of the paper: 2^(-8/H), 2^(-16/H), ..., 2^-8 if H is a power of two;
+    otherwise those of the next lower power of two, then every other slope of twice as many heads.
 
     Args:
-        num_heads: H.
+        num_heads: the number of heads H.
 
     Raises:
-        BadType, BadValue: if num_heads is no integer of at least 1, or, when called, not H.
+        BadType, BadValue: if num_heads is not an integer >= 1, or, when called, not H.
 
-    Source: Press et al. 2022, section 3; the rule for other H is that of the authors' code.
+    Source: Press et al. 2022, section 3; the slopes for other H follow the authors' code.
 
     Example:
         >>> [round(slope, 4) for slope in ALiBi(12).slopes().tolist()][8:]
@@ -40,7 +40,7 @@ class ALiBi(Position):
         self.num_heads = num_heads
 
     def slopes(self) -> Float[Tensor, "h"]:
-        """The slope of each head, in float64."""
+        """Return the slope of each head, in float64."""
         power = 2 ** math.floor(math.log2(self.num_heads))
         first = 2.0 ** (-8.0 / power * torch.arange(1, power + 1, dtype=torch.float64))
         twice = 2.0 ** (-8.0 / (2 * power) * torch.arange(1, 2 * power + 1, dtype=torch.float64))
@@ -53,7 +53,7 @@ class ALiBi(Position):
         return RelativeTerms(numbers=self._at(difference, like))
 
     def _at(self, distance: Tensor, like: Tensor) -> Tensor:
-        """The bias at distances, of either sign: (H, ...)."""
+        """Return the bias at distances of either sign, (H, ...)."""
         wide = torch.promote_types(like.dtype, torch.float32)
         slopes = self.slopes().to(like.device, wide)
         return -slopes.view(-1, *(1,) * distance.dim()) * distance.abs().to(wide)
@@ -66,25 +66,25 @@ class ALiBi(Position):
 
 
 class T5Bias(Position):
-    """Adds a learned number for the head and the bucket of the distance to the scaled scores.
+    """A learned bias on the scaled scores, for each head and bucket of distances.
 
-    Near distances have a bucket each, far ones share buckets that grow with the logarithm, and
-    everything from max_distance on shares the last. Bidirectional, half of the buckets are for
-    keys ahead; otherwise a key ahead counts as distance 0. T5 itself does not scale its scores:
-    use it with ``scale=1.0``.
+    Each near distance has its own bucket; far distances share buckets of logarithmic width, and all
+    distances from max_distance on share the last bucket. If bidirectional, half of the buckets are
+    for keys ahead; otherwise a key ahead counts as distance 0. T5 does not scale its scores: use
+    ``scale=1.0``.
 
     Args:
-        num_heads: H.
-        num_buckets: how many buckets there are in all.
-        max_distance: the distance from which the last bucket holds.
-        bidirectional: whether keys ahead have buckets of their own.
+        num_heads: the number of heads H.
+        num_buckets: the total number of buckets.
+        max_distance: the distance from which the last bucket is used.
+        bidirectional: whether keys ahead have their own buckets.
 
     Raises:
-        BadType, BadValue: if a size is no integer or too small, bidirectional is no boolean, or,
-            when called, H is another.
+        BadType, BadValue: if a size is not an integer or too small, bidirectional is not a boolean,
+            or, when called, H differs.
 
-    Source: Raffel et al. 2020 (T5), section 2.1. The table starts as normal noise of standard
-        deviation 0.02.
+    Source: Raffel et al. 2020 (T5), section 2.1. The table is initialised from a normal
+        distribution of standard deviation 0.02.
 
     Example:
         >>> T5Bias(2).bucket(torch.tensor([-10, -1, 0, 1, 10])).tolist()
@@ -110,7 +110,7 @@ class T5Bias(Position):
         near = num_buckets // (4 if bidirectional else 2)
         if max_distance <= near:
             raise BadValue(
-                "T5Bias: max_distance must be above {near}, where the logarithm begins, "
+                "T5Bias: max_distance must be above {near}, where logarithmic buckets begin, "
                 "got {max_distance}; T5 uses 128",
                 near=near,
                 max_distance=max_distance,
@@ -121,7 +121,7 @@ class T5Bias(Position):
         nn.init.normal_(self.table, std=0.02)
 
     def bucket(self, relative: Tensor) -> Tensor:
-        """The bucket of each key position minus query position."""
+        """Return the bucket for each difference key position - query position."""
         buckets = self.num_buckets // (2 if self.bidirectional else 1)
         ahead = (relative > 0).long() * buckets if self.bidirectional else 0
         distance = relative.abs() if self.bidirectional else (-relative).clamp(min=0)
@@ -138,7 +138,7 @@ class T5Bias(Position):
 
     def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
         wide = torch.promote_types(like.dtype, torch.float32)
-        table = self.table.double().T  # so that what many differences share sums its gradient well
+        table = self.table.double().T  # gradients of a shared entry are summed in float64
         return RelativeTerms(numbers=table[:, self.bucket(difference)].to(wide))
 
     def expected_sizes(self) -> dict[str, int]:

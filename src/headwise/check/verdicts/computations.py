@@ -23,7 +23,8 @@ from headwise.check.verdicts.verdict import WRONG, Finding, Verdicts
 from headwise.lang import Text
 
 _UNSCALED_FORMULA = re.compile(
-    r"softmax\W{0,12}(?:scores?|[SE]|[QX][\s$_\d{}·@*]{0,6}[KX][\s^{}\\A-Zᵀ⊤.]{0,8})\s{0,2}[)\]]", re.IGNORECASE
+    r"softmax\W{0,12}(?:scores?|[SE]|[QX][\s$_\d{}·@*]{0,6}[KX][\s^{}\\A-Zᵀ⊤.]{0,8})\s{0,2}[)\]]",
+    re.IGNORECASE,
 )
 """A softmax of scores that nothing divides."""
 

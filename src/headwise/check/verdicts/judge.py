@@ -78,7 +78,9 @@ class Judge:
 
     def _length(self) -> int:
         tables = self.quantities(Modes(None, "none")).tables
-        return max((len(rows) for (key, _), rows in tables.items() if not key.startswith("W")), default=1)
+        return max(
+            (len(rows) for (key, _), rows in tables.items() if not key.startswith("W")), default=1
+        )
 
     def _claims(self, bases: IndexBases) -> Iterator[Claim]:
         context = MatchContext()
@@ -113,9 +115,7 @@ class Judge:
         self.matcher(self.quantities(mode), bases, context).keep(reading)
         return Claim(at, statement, reading, mode, modes)
 
-    def matcher(
-        self, quantities: Quantities, bases: IndexBases, context: MatchContext
-    ) -> Matcher:
+    def matcher(self, quantities: Quantities, bases: IndexBases, context: MatchContext) -> Matcher:
         """A matcher for one computation of this setting."""
         return Matcher(quantities, bases, context, columns=self.setting.columns)
 

@@ -214,9 +214,7 @@ class Verdicts:
         self.taken[mode] = len(self.printed)
         return steps
 
-    def _cause(
-        self, claim: Claim, reading: Reading, left: list[WrongCell]
-    ) -> Cause | None:
+    def _cause(self, claim: Claim, reading: Reading, left: list[WrongCell]) -> Cause | None:
         """The mistake under which every number of a claim is right."""
         if len(left) < 2:
             return None

@@ -1,8 +1,8 @@
 """Attention in blocks of query rows: statistics of the weights in O(Lq + Lk) memory.
 
 Each block is computed, measured and freed before the next: the weights of at least 32 queries over
-all heads of one sample, half the size of its keys at D = 64. Where gradients are enabled, blocks
-are recomputed in the backward pass; without gradients on a CPU, `streaming` works in two buffers.
+all heads of one sample, half the size of its keys at D = 64. If gradients are enabled, blocks are
+recomputed in the backward pass; without gradients on a CPU, `streaming` uses two buffers.
 
     blocks      the blocks, and the arithmetic of one
     streaming   all statistics of a block in few passes, without gradients
@@ -37,38 +37,38 @@ from headwise.positions import Stage
 
 NAME = "rows"
 
-RETURNED = ("logsumexp", *(name for name, _ in STATISTICS))  # what it returns beside the output
-BLOCK_SCORES = 2**21  # scores of one block, unless the minimum of rows needs more
+RETURNED = ("logsumexp", *(name for name, _ in STATISTICS))  # results besides the output
+BLOCK_SCORES = 2**21  # number of scores in one block, unless `MIN_ROWS` needs more
 
 MIN_ROWS, MIN_ROWS_BIASED = 32, 128
-"""Rows of a block; more where a position's bias is computed for each block, at a fixed cost."""
+"""The fewest rows of a block; more if each block computes a position's bias, at a fixed cost."""
 
-LARGE = 2**21  # scores from which blocks are faster as well: 8 MB of them exceed a cache
+LARGE = 2**21  # number of scores from which blocks are faster: 8 MB exceed a CPU cache
 
 
 def why_not(call: Call) -> Iterator[Text]:
-    """Every reason why this engine cannot run the call."""
+    """Yield every reason why this engine cannot run the call."""
     if "weights" in call.need:
-        yield Text("it never holds all weights, Lq x Lk numbers")
+        yield Text("it never stores all Lq x Lk weights")
     if call.empty:
         yield Text("a size is 0")
     if without_numbers(call.q):
         yield Text("the tensors hold no numbers")
     if torch.compiler.is_compiling():
-        yield Text("it has no rule for torch.compile")
+        yield Text("it does not support torch.compile")
     yield from no_transform_rule(call)
     yield from not_returned(call.need, (*RETURNED, "weights"))
 
 
 def worthwhile(call: Call) -> bool:
-    """Whether the call is large and needs more than the output."""
+    """Return whether the call is large and needs more than the output."""
     shape = call.shape
     scores = shape.batch * shape.heads * shape.queries * shape.keys
     return bool(call.need) and scores >= LARGE
 
 
 def run(call: Call) -> Result:
-    """Attention in O(Lq + Lk) memory, differentiable to any order; keys are not copied per head."""
+    """Compute attention in O(Lq + Lk) memory, differentiable to any order; copy no k per head."""
     if call.dropout:
         return with_dropout(call, run)
     tiles = Tiles.of(call.mask, call.shape)
@@ -81,7 +81,7 @@ def run(call: Call) -> Result:
         sizes = call.shape.batch, call.shape.heads, length
         statistics[name] = q.new_zeros(sizes, dtype=softmax_dtype(call.q.dtype))
     output = call.q.new_zeros(*call.q.shape[:3], call.v.shape[3])
-    result = Result(output, **statistics)  # blocks are written to it
+    result = Result(output, **statistics)  # the blocks are written into these tensors
     learned = torch.is_grad_enabled() and (call.mask.biased or needs_grad(call))
     if not learned and q.device.type == "cpu":
         with torch.no_grad():
@@ -102,7 +102,7 @@ def run(call: Call) -> Result:
 
 
 def block_size(call: Call) -> tuple[int, int]:
-    """How many samples and rows a block has."""
+    """Return the number of samples and of rows in a block."""
     shape = call.shape
     fewest = MIN_ROWS_BIASED if Stage.SCORES in call.position.stages else MIN_ROWS
     rows = min(shape.queries, max(fewest, BLOCK_SCORES // (shape.heads * shape.keys)))
@@ -110,7 +110,7 @@ def block_size(call: Call) -> tuple[int, int]:
 
 
 def _store(result: Result, samples: slice, block: QueryBlock, part: Result) -> None:
-    """Write a block's result to its place; what keys receive is added up."""
+    """Write the result of a block to its place; add to the attention that keys receive."""
     for name in ("output", *RETURNED):
         values, place = getattr(part, name), getattr(result, name)
         if name == "received" and values is not None:
@@ -122,7 +122,7 @@ def _store(result: Result, samples: slice, block: QueryBlock, part: Result) -> N
 def _attend(
     call: Call, qkv: tuple[Tensor, Tensor, Tensor], samples: slice, block: QueryBlock
 ) -> Result:
-    """The output of some rows (B, H, n, Dv) and their statistics."""
+    """Compute the output of some rows, (B, H, n, Dv), and their statistics."""
     q = qkv[0][samples, :, block.rows]
     k, v = (rows[samples, :, block.keys].to(q.dtype) for rows in qkv[1:])
     scores = scaled_scores(q, k, call.scale)

@@ -1,8 +1,8 @@
 """Blocks of query rows, and the arithmetic of one block.
 
-`query_blocks` yields blocks of rows with the keys that they may see, by the mask's tiles. For one
-block `scaled_scores`, `softmax_weights` and `weighted_values` give scores, weights and output; they
-are differentiable, and write into memory of the caller's where ``out`` is given.
+`query_blocks` yields blocks of rows with the range of keys that they may attend to, from the tiles
+of the mask. `scaled_scores`, `softmax_weights` and `weighted_values` compute the scores, weights
+and output of one block. They are differentiable, and write into the memory ``out`` if it is passed.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,13 +19,13 @@ from headwise.masks.tiles import Tiles
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """Some query rows, and the keys that they may see.
+    """Some query rows, and the range of keys that they may attend to.
 
     Attributes:
         rows: slice of Lq.
-        keys: slice of Lk; no row sees a key outside.
+        keys: slice of Lk; no row may attend to a key outside.
         masked: slices of ``keys``, counted from its start, in which the mask must be evaluated;
-            every row sees the other keys.
+            every row may attend to all other keys of the block.
     """
 
     rows: slice
@@ -34,17 +34,17 @@ class QueryBlock:
 
     @property
     def pairs(self) -> int:
-        """How many scores one head has."""
+        """The number of scores of one head."""
         return length(self.rows) * length(self.keys)
 
 
 def query_blocks(
     tiles: Tiles, lengths: tuple[int, int], limit: int, rows: Callable[[int], int]
 ) -> Iterator[QueryBlock]:
-    """Blocks that hold every query row once, in order.
+    """Yield blocks that hold every query row once, in order.
 
-    At most ``limit`` of the Lq, Lk = ``lengths`` share one range of keys, rounded to whole tiles; a
-    block of n keys has at most rows(n) of them.
+    The sequences have ``lengths`` = Lq, Lk. At most ``limit`` rows, rounded to whole tiles, share
+    one range of keys; a block with n keys has at most rows(n) rows.
     """
     side, (queries, keys) = tiles.side, lengths
     step = max(1, limit // side)
@@ -63,15 +63,15 @@ def query_blocks(
 def block_indices(
     call: Call, samples: slice, block: QueryBlock
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """b (b,1,1,1), h (1,H,1,1), query positions (1,1,n,1) and keys (1,1,1,m) of a block."""
+    """Return b (b,1,1,1), h (1,H,1,1), query positions (1,1,n,1) and keys (1,1,1,m) of a block."""
     b, h, query, key = call.shape.indices()
     return b[samples], h, query[:, :, block.rows], key[..., block.keys]
 
 
 def scaled_scores(q: Tensor, k: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
-    """q kᵀ · scale, (B, H, n, m), in the dtype of q (B, H, n, D) and k (B, G, m, D).
+    """Return q kᵀ · scale, (B, H, n, m), in the dtype of q (B, H, n, D) and k (B, G, m, D).
 
-    The beginning of ``out``, one axis of at least B H n m numbers of that dtype, gets the scores.
+    The scores are written to the beginning of ``out``, if passed: one axis of B H n m numbers.
     """
     (batch, heads, rows, _), keys = q.shape, k.shape[2]
     folded, k = _fold_heads(q, k.shape[1]), k.flatten(0, 1)  # (B G, H / G n, D), (B G, m, D)
@@ -93,10 +93,10 @@ def softmax_weights(
     fully_masked: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The softmax over keys, (B, H, n, m), and over a sink of each head, (H,).
+    """Return the softmax over the keys, (B, H, n, m), and over a sink of each head, (H,).
 
-    The scores are masked, but finite in fully masked rows (B or 1, H or 1, n, 1), whose weights are
-    0. The beginning of ``out``, one axis of at least B H n m numbers, gets the weights.
+    The scores are masked with -inf, but finite in fully masked rows (B or 1, H or 1, n, 1), whose
+    weights become 0. The weights are written to the beginning of ``out``, if passed.
     """
     place = None if out is None else out[: scores.numel()].view(scores.shape)
     weights = torch.softmax(scores, -1, out=place)
@@ -110,25 +110,25 @@ def softmax_weights(
 
 
 def weighted_values(weights: Tensor, v: Tensor) -> Tensor:
-    """Weights (B, H, n, m) times values (B, G, m, Dv): (B, H, n, Dv)."""
+    """Return weights (B, H, n, m) times values (B, G, m, Dv), as (B, H, n, Dv)."""
     batch, heads, rows, _ = weights.shape
     output = torch.bmm(_fold_heads(weights, v.shape[1]), v.flatten(0, 1))
     return output.view(batch, heads, rows, v.shape[3])
 
 
 def length(positions: slice) -> int:
-    """How many positions a slice with both ends has."""
+    """Return the number of positions in a slice that has both ends."""
     return int(positions.stop - positions.start)
 
 
 def _fold_heads(rows: Tensor, groups: int) -> Tensor:
-    """(B, H, n, X) as (B G, H / G n, X): the rows of query heads that share a key head."""
+    """Return (B, H, n, X) as (B G, H / G n, X): the rows of heads that share a key/value head."""
     batch, heads, count, width = rows.shape
     return rows.reshape(batch * groups, heads // max(groups, 1) * count, width)
 
 
 def _runs(flags: list[bool], side: int, stop: int) -> Iterator[slice]:
-    """Runs of neighbouring tiles that are flagged, in keys."""
+    """Yield the runs of neighbouring flagged tiles as slices of keys."""
     start = 0
     for flag, tiles in groupby(flags):
         end = start + len(list(tiles))

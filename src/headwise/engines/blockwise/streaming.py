@@ -1,14 +1,14 @@
-"""Statistics of the weights without a gradient: in two buffers, in as few passes as possible.
+"""Statistics of the weights without gradients: in two buffers, in as few passes as possible.
 
-A block is some queries of one head or a few. Its scores s are written by a matrix product into one
-buffer, and their softmax w into another; m is the largest score of a row, a the largest weight, and
-f the share of a row that its sink leaves to the keys, 1 without one. Everything is a sum over w:
+A block is some queries of one or several heads. A matrix product writes its scores s into one
+buffer, softmax writes their weights w into the other. With m the largest score of a row, a its
+largest weight, and f the share that its sink leaves to the keys, every result is a sum over w:
 
     output f Σ w v    received Σ_i f w    largest f a    logsumexp m - log a
     entropy f (-log a - log f - Σ w (s - m))    distance f Σ w |i - j|
 
-No weight has a logarithm of its own and no term of the entropy is negative, so that nothing
-cancels. A mask is evaluated only where a tile is mixed.
+No weight needs its own logarithm and no term of the entropy is negative, so nothing cancels. A mask
+is evaluated only in mixed tiles.
 """
 
 from collections.abc import Iterator
@@ -34,17 +34,17 @@ from headwise.engines.statistics import key_share, logsumexp_with_sinks
 from headwise.masks.tiles import Tiles
 from headwise.positions import Stage
 
-BLOCK_SCORES = 2**20  # scores of one block: few enough for a cache, and enough for every thread
+BLOCK_SCORES = 2**20  # scores of one block: they fit in a CPU cache and keep every thread busy
 MAX_ROWS, MIN_ROWS = 256, 32  # rows of a block
-ALIGNMENT = 16  # numbers after which memory is as well aligned as at its beginning
+ALIGNMENT = 16  # memory is aligned after every multiple of this many numbers
 
 
 class Masking(NamedTuple):
     """The mask of a block for one sample.
 
     Attributes:
-        hidden: for each of the block's masked slices, True where not allowed, (1, H or 1, n, m').
-        fully_masked: which rows see no key, (1, H or 1, n, 1); None where every row sees one.
+        hidden: for each masked slice of the block, True where not allowed, (1, H or 1, n, m').
+        fully_masked: True for rows without an allowed key, (1, H or 1, n, 1), or None.
     """
 
     hidden: list[Tensor]
@@ -52,14 +52,14 @@ class Masking(NamedTuple):
 
 
 class Softmax(NamedTuple):
-    """The terms of a block's statistics, (h, n, 1) unless noted.
+    """The terms of a block's statistics, with shape (h, n, 1) unless noted.
 
     Attributes:
         below: s - m, (h, n, m).
         weights: w, (h, n, m); undefined in a fully masked row.
         top: m.
         largest: a.
-        share: f; 0 where fully masked.
+        share: f; 0 in a fully masked row.
         fully_masked: (h or 1, n, 1), or None.
     """
 
@@ -72,9 +72,9 @@ class Softmax(NamedTuple):
 
 
 def run(call: Call, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, result: Result) -> None:
-    """Write the output and the statistics of all rows to a result of zeros.
+    """Write the output and the statistics of all rows to ``result``, which holds zeros.
 
-    q and k are rotated; k and v are 0 where no query sees them.
+    q and k are rotated; k and v are 0 at keys that no query attends to.
     """
     lengths = call.shape.queries, call.shape.keys
     blocks = list(query_blocks(tiles, lengths, MAX_ROWS, lambda keys: _row_limit(call, keys)))
@@ -102,7 +102,7 @@ def _run_block(
     shared = _masking(call, block, 0) if call.mask.by_distance or not block.masked else None
     for sample in range(call.shape.batch):
         q, k, v = (rows[sample : sample + 1] for rows in qkv)
-        # every sample is aligned in memory, so that products round alike in each
+        # align every sample in memory, so that products round alike in all samples
         q, k, v = (x if x.numel() % ALIGNMENT == 0 else x.clone() for x in (q, k, v))
         masking = shared or _masking(call, block, sample)
         bias = _bias(call, block, sample)
@@ -121,7 +121,7 @@ def _run_block(
 
 
 def _row_limit(call: Call, keys: int) -> int:
-    """Rows of a block; a position that adds something takes all heads at once."""
+    """Return the most rows of a block; a position that adds terms needs all heads at once."""
     adds = {Stage.SCORES, Stage.VALUES} & call.position.stages
     return max(MIN_ROWS, BLOCK_SCORES // (keys * (call.shape.heads if adds else 1)))
 
@@ -133,7 +133,7 @@ def _head_limit(call: Call, block: QueryBlock) -> int:
 
 
 def _head_slices(call: Call, limit: int) -> Iterator[slice]:
-    """The heads in turn, at most so many; part of a group or whole groups at a time."""
+    """Yield slices of at most ``limit`` heads: part of a group, or whole groups."""
     step = max(call.group, limit // call.group * call.group)
     for start in range(0, call.shape.heads, step):
         stop = min(start + step, call.shape.heads)
@@ -148,23 +148,23 @@ def _masking(call: Call, block: QueryBlock, sample: int) -> Masking:
         columns = key[..., part]
         hidden.append(~_expanded(call.mask.rule(b, h, query, columns), query, columns))
     if sum(map(length, block.masked)) < length(block.keys):
-        return Masking(hidden, None)  # every row sees the other keys
+        return Masking(hidden, None)  # every row may attend to the keys outside `masked`
     return Masking(hidden, reduce(and_, (pairs.all(-1, keepdim=True) for pairs in hidden)))
 
 
 def _expanded(pairs: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """A rule or bias that may broadcast, as (1, H or 1, n, m)."""
+    """Return a rule or a bias, which may broadcast, as (1, H or 1, n, m)."""
     pairs = pairs[(None,) * (4 - pairs.dim())]
     return pairs.expand(-1, -1, query.shape[2], key.shape[3])
 
 
 def _heads_of(values: Tensor, heads: slice) -> Tensor:
-    """(1, H or 1, n, m) for some heads, (h or 1, n, m)."""
+    """Select some heads of (1, H or 1, n, m) values, as (h or 1, n, m)."""
     return values[0, heads] if values.shape[1] > 1 else values[0]
 
 
 def _bias(call: Call, block: QueryBlock, sample: int) -> Tensor | None:
-    """What is added to the scores of a block, (1, H or 1, n, m), or None."""
+    """Return the bias on the scores of a block, (1, H or 1, n, m), or None."""
     if not call.biased:
         return None
     b, h, query, key = block_indices(call, slice(sample, sample + 1), block)
@@ -178,7 +178,7 @@ def _bias(call: Call, block: QueryBlock, sample: int) -> Tensor | None:
 def _softmax(
     call: Call, scores: Tensor, buffer: Tensor, masking: Masking, block: QueryBlock, heads: slice
 ) -> Softmax:
-    """The softmax of a block, whose scores are overwritten."""
+    """Compute the softmax of a block; this overwrites ``scores``."""
     for part, hidden in zip(block.masked, masking.hidden, strict=True):
         scores[..., part].masked_fill_(_heads_of(hidden, heads), -torch.inf)
     full = None if masking.fully_masked is None else _heads_of(masking.fully_masked, heads)
@@ -187,7 +187,7 @@ def _softmax(
         top.masked_fill_(full, 0.0)
     below = scores.sub_(top)
     if block.masked or call.biased:
-        below.clamp_(min=torch.finfo(scores.dtype).min)  # so that 0 times it is 0
+        below.clamp_(min=torch.finfo(scores.dtype).min)  # finite, so that 0 times this is 0
     weights = softmax_weights(below, out=buffer)
     largest = weights.amax(-1, keepdim=True)
     share = torch.ones_like(largest)
@@ -206,7 +206,7 @@ def _store(
     distances: Tensor | None,
     where: tuple[int, slice, QueryBlock],
 ) -> None:
-    """Write a block's results to their place; `Softmax.below` and the weights are overwritten."""
+    """Write the results of a block to their place; overwrite `Softmax.below` and the weights."""
     sample, heads, block = where
     place, share = (sample, heads, block.rows), softmax.share
     result.output[place] = _output(call, softmax, v, block).to(result.output.dtype)
@@ -224,7 +224,7 @@ def _store(
         result.logsumexp[place] = logsumexp_with_sinks(sums[None], sinks)[0]
     if result.entropy is not None:
         below = softmax.below.mul_(softmax.weights).sum(-1, keepdim=True)
-        if softmax.fully_masked is not None:  # it may have overflown there
+        if softmax.fully_masked is not None:  # the sum may have overflowed in these rows
             below.masked_fill_(softmax.fully_masked, 0.0)
         log_share = share.masked_fill(share == 0, 1.0).log()
         entropy = share * (0.0 - (softmax.largest.log() + log_share + below))
@@ -235,7 +235,7 @@ def _store(
 
 
 def _output(call: Call, softmax: Softmax, v: Tensor, block: QueryBlock) -> Tensor:
-    """The output of a block, (h, n, Dv); v (1, G, m, Dv)."""
+    """Return the output of a block, (h, n, Dv), from values v (1, G, m, Dv)."""
     weights = softmax.weights
     output = weighted_values(weights[None], v.to(weights.dtype))[0].mul_(softmax.share)
     if Stage.VALUES in call.position.stages:

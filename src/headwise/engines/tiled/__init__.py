@@ -1,15 +1,15 @@
-"""Attention whose cost follows the pattern of the mask, not Lq Lk.
+"""Attention whose cost follows the pattern of the mask instead of Lq Lk.
 
-A mask is decomposed into parts: bands become overlapping views of the keys and go to the fused
-kernel as one batch, other tiles are gathered, and parts that share queries are merged by their
-logsumexp. Forward and backward, without any tensor of size (Lq, Lk).
+The mask is decomposed into parts: bands become overlapping views of the keys, which the fused
+kernel computes as one batch; other tiles are gathered. Parts that share queries are merged by their
+logsumexp. No tensor of size (Lq, Lk) exists, neither in the forward nor in the backward pass.
 
-    eligibility         which calls it can run, as one or head by head, and which are worthwhile
-    decompose, tiles    from a mask to `parts`
-    problem             the tensors of one attention, and the buffers of their gradients
-    scores              what is added to the scores of a part
-    forward, backward   over all parts, by `batched_kernel`
-    operator, encoding  the engine for torch.compile
+    eligibility         the calls that the engine can run, and those for which it is worthwhile
+    decompose, tiles    split a mask into `parts`
+    problem             the tensors of one attention and the buffers of their gradients
+    scores              the bias and the mask of a part
+    forward, backward   run over all parts with `batched_kernel`
+    operator, encoding  run the engine under torch.compile
 """
 
 from collections.abc import Sequence
@@ -38,16 +38,16 @@ from headwise.shapes import AttentionShape
 
 NAME = "tiled"
 
-COUNT = 12  # how many tensors `TiledAttention.problem` takes; those after them are captured
+COUNT = 12  # number of tensors that `TiledAttention.problem` takes; further tensors are captured
 
 
 @dataclass(frozen=True, eq=False)
 class TiledAttention(AttentionFunction):
-    """The parameters of a `Problem` that are no tensors, as a function of its tensors.
+    """Tiled attention as a function of tensors; its attributes are the rest of a `Problem`.
 
     Attributes:
         mask, position, scale, shape, keep, score_function: as in `Problem`.
-        reach: the distance from which clipped keys and values replace k and v; None without them.
+        reach: the distance from which clipped keys and values replace k and v, or None.
     """
 
     mask: Mask
@@ -59,10 +59,10 @@ class TiledAttention(AttentionFunction):
     reach: int | None = None
 
     def problem(self, tensors: Tensors) -> Problem:
-        """The problem of q, k, v, the sinks, the raw queries and the others, in this order.
+        """Build the problem from q, k, v, the sinks, the unrotated queries and 7 more tensors.
 
-        The others are the three `RelativeTerms`, the clipped keys behind and ahead, and the clipped
-        values behind and ahead. All but q, k, v and the raw queries may be None.
+        The seven are the three `RelativeTerms`, the clipped keys behind and ahead, and the clipped
+        values behind and ahead. The sinks and the seven may be None.
         """
         q, k, v, sinks, raw_queries, *others = tensors[:COUNT]
         relative, far = RelativeTerms(*others[:3]), None
@@ -88,7 +88,7 @@ class TiledAttention(AttentionFunction):
 
 
 def run(call: Call) -> Result:
-    """Attention part by part."""
+    """Run attention part by part."""
     if call.dropout and not _is_plain(call):
         return with_dropout(call, run)
     if call.dropout or torch.compiler.is_compiling():
@@ -98,14 +98,14 @@ def run(call: Call) -> Result:
 
 
 def _is_plain(call: Call) -> bool:
-    """Whether the backward computes dropout by itself: plain scores, no sinks, only the output."""
+    """Return whether `backward` supports this dropout: plain scores, no sinks, only the output."""
     plain = not call.biased and call.score_function is None
     plain = plain and Stage.VALUES not in call.position.stages and call.sinks is None
     return plain and call.dropout < 1 and "logsumexp" not in call.need
 
 
 def _run(call: Call) -> Result:
-    """Attention of heads that share one mask or cannot be separated."""
+    """Run attention for heads that share one mask or cannot be separated."""
     keep = Keep(call.dropout, draw_call_seed()) if call.dropout else None
     compute = _by_operator if torch.compiler.is_compiling() else _by_function
     output, logsumexp = compute(call, keep)
@@ -130,7 +130,7 @@ def _by_function(call: Call, keep: Keep | None) -> tuple[Tensor, Tensor]:
 
 
 def _by_operator(call: Call, keep: Keep | None) -> tuple[Tensor, Tensor]:
-    """The same as one operator of a compiled graph."""
+    """Run the call as one operator of a compiled graph."""
     q, k, v, raw_queries = _packed(call)
     acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
     moving = (call.position, raw_queries) if acts else (None, None)
@@ -142,19 +142,19 @@ def _by_operator(call: Call, keep: Keep | None) -> tuple[Tensor, Tensor]:
 
 
 def _packed(call: Call) -> list[Tensor]:
-    """Rotated q and k, v, and the raw queries."""
+    """Return rotated q and k, v, and the unrotated queries, each with last stride 1."""
     q, k = call.position.content(call.q, call.k, call.shape)
     return [kernel.packed(tensor) for tensor in widen_for_sinks(call, q, k, call.v, call.q)]
 
 
 def _even(call: Call, *tensors: Tensor) -> list[Tensor]:
-    """With one last size, where the fused kernel computes all parts."""
+    """Pad the tensors to one last size if the fused kernel computes all parts."""
     even = kernel.fused(tensors[0]) and Stage.VALUES not in call.position.stages
     return kernel.even(*tensors) if even else list(tensors)
 
 
 def _learned(call: Call) -> list[Tensor]:
-    """Tensors that require gradients, of what mask and position add to scores and values."""
+    """Return the tensors that need a gradient and that the mask's or the position's terms use."""
     if not call.biased and Stage.VALUES not in call.position.stages:
         return []
     of_mask = encode(call.mask)[1] if encodable(call.mask) else []

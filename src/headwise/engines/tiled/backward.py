@@ -1,8 +1,8 @@
 """The gradients, part by part, from the output and the logsumexp over all parts.
 
-For weights P = exp(scores - logsumexp) of the pairs of a part, dV = Pᵀ dO and dS = P (dO Vᵀ - Δ),
+For the pairs of a part with weights P = exp(scores - logsumexp), dV = Pᵀ dO and dS = P (dO Vᵀ - Δ),
 where Δ = rowsum(dO O) follows from the output. So the gradients of the parts are computed
-separately and added up.
+separately and added.
 
 Source: Dao et al. 2022 (FlashAttention), appendix B.2.
 """
@@ -25,29 +25,30 @@ from headwise.engines.tiled.scores import chunks_with_terms, score_function, sco
 from headwise.positions import Stage
 from headwise.positions.relative_terms import RelativeTerms, skew
 
-SIDE = 128  # rows of a block of queries
+SIDE = 128  # number of rows of a block of queries
 
 ROWS = 1 << 19
-"""Numbers of the gradient of q that one kernel call gives; k's and v's are some times as many."""
+"""Numbers of q's gradient per kernel call; k and v have several times as many numbers."""
 
 
 def backward(
     problem: Problem, given: BackwardInputs, learned: Sequence[Tensor] = ()
 ) -> GradientBuffers:
-    """The gradients of every tensor of an attention.
+    """Compute the gradients of every tensor of an attention.
 
-    With dropout, P the weights over all keys and M = 1/(1-p) where a pair is kept, 0 elsewhere,
+    With dropout, let P be the weights over all keys, and M = 1/(1-p) where a pair is kept and 0
+    elsewhere. Then
 
         O = (M P) V      dS = P (M dO Vᵀ - Δ)      Δ = rowsum(dO O)
 
-    Over the kept pairs, from dO/(1-p) and an output of 0, the backward gives P M dO Vᵀ and the
-    gradient of V; over all pairs, from dO, O and values of 0, it gives the rest, -P Δ. Where no
-    query sees more than one key the two cancel, and both are 0.
+    Two runs are added. Over the kept pairs, dO/(1-p) and an output of 0 give P M dO Vᵀ and the
+    gradient of V; over all pairs, dO, O and values of 0 give the rest, -P Δ. If every query attends
+    to at most one key, the two cancel and both are 0.
 
     Args:
         problem: the attention.
-        given: of the output over all keys and sinks; the logsumexp is -inf on rows without either.
-        learned: tensors that the bias, or what is added to the values, depends on.
+        given: the output over all keys and sinks; its logsumexp is -inf on rows that have neither.
+        learned: tensors on which the bias, or the term added to the output, depends.
     """
     problem, grad = problem.zero_masked(), given.grad.contiguous()
     sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)[..., None]
@@ -74,9 +75,9 @@ def _backward(
     learned: Sequence[Tensor],
     constant_weights: bool,
 ) -> GradientBuffers:
-    """`backward` over the pairs of some parts.
+    """Compute the gradients over the pairs of some parts.
 
-    With ``constant_weights`` the output takes the weights as constants.
+    With ``constant_weights`` the weights are treated as constants of the output.
     """
     bias_learned = _bias_learned(problem, learned)
     slow = list[Part]()
@@ -113,13 +114,13 @@ def _backward(
 
 
 class Delta(NamedTuple):
-    """What dS = P (dO Vᵀ - Δ) subtracts, where the gradient of a part is not the kernel's.
+    """The term subtracted in dS = P (dO Vᵀ - Δ), for parts whose gradient is not the kernel's.
 
     Attributes:
-        rows: Δ minus the gradient of the logsumexp, (B, H, Lq, 1); without Δ where ``complete``.
-        complete: whether a part holds all keys that its queries see. Δ is then computed from the
-            numbers that it is subtracted from, so that a row of dS sums to 0.
-        constant_weights: whether the output takes the weights as constants.
+        rows: Δ minus the gradient of the logsumexp, (B, H, Lq, 1); without Δ if ``complete``.
+        complete: whether every part holds all keys of its queries. Δ is then computed from the
+            numbers that it is subtracted from, so a row of dS sums to 0.
+        constant_weights: whether the weights are treated as constants of the output.
     """
 
     rows: Tensor
@@ -130,11 +131,11 @@ class Delta(NamedTuple):
 def _delta(
     problem: Problem, given: BackwardInputs, plan: Sequence[Part], constant_weights: bool
 ) -> Delta:
-    """The `Delta` of all rows.
+    """Compute the `Delta` of all rows.
 
-    Where a row of dS sums to 0, an error of Δ times the weights does not. So O is recomputed where
-    it was rounded to half precision, and where the weights are computed again, so that Δ has the
-    same rounding errors as they.
+    A row of dS should sum to 0, but an error in Δ, times the weights, does not. So O is recomputed
+    if it was rounded to half precision, or if the weights are recomputed: Δ then has the same
+    rounding errors as the weights.
     """
     wide, layered = softmax_dtype(problem.q.dtype), any(part.layer for part in plan)
     complete = problem.sinks is None and not constant_weights and not layered
@@ -161,9 +162,9 @@ def _add_exactly(
     delta: Delta,
     learned: Sequence[Tensor],
 ) -> None:
-    """Add the gradients from some blocks to the buffers, through autograd over their weights.
+    """Add the gradients of some blocks to the buffers, by autograd through their weights.
 
-    The function differentiated is sum(dO O) - sum((Δ - dlogsumexp) P) with a constant logsumexp.
+    The differentiated function is sum(dO O) - sum((Δ - dlogsumexp) P) with a constant logsumexp.
     Its derivative with respect to the scores is P (dO Vᵀ - Δ + dlogsumexp), as of the attention.
     """
     wide, where = softmax_dtype(problem.q.dtype), problem.differences(part)
@@ -194,7 +195,7 @@ def _add_exactly(
 
 
 def _bias_learned(problem: Problem, learned: Sequence[Tensor]) -> bool:
-    """Whether the bias depends on the queries or on a learned tensor."""
+    """Return whether the bias depends on the queries or on a learned tensor."""
     if any(t is not None and t.requires_grad for t in (*learned, *(problem.relative or ()))):
         return True
     if Stage.SCORES not in problem.position.stages or not problem.raw_queries.requires_grad:
@@ -208,7 +209,7 @@ def _bias_learned(problem: Problem, learned: Sequence[Tensor]) -> bool:
 
 
 def _small(problem: Problem, plan: Sequence[Part]) -> Iterator[Part]:
-    """Chunks small enough for several tensors of the size of their scores."""
+    """Yield chunks that are small enough for several tensors of the size of their scores."""
     for part in plan:
         yield from part.chunks(max(1, max_pairs(problem, part) // 4))
 
@@ -221,9 +222,9 @@ def _exact(
     terms: RelativeTerms | None,
     constant_weights: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The contribution of some blocks to the output, and their weights, in the softmax dtype.
+    """Return the output of some blocks over their keys, and the weights, in the softmax dtype.
 
-    Their results are ``own``; their q, k, v and raw queries are ``rows``.
+    The results of the blocks are ``own``; their q, k, v and unrotated queries are ``rows``.
     """
     q, k, v, raw_queries = rows
     extra = score_terms(problem, part, raw_queries, terms)
@@ -237,7 +238,7 @@ def _exact(
 
 
 def _single_key(problem: Problem, plan: Sequence[Part]) -> bool:
-    """Whether no query sees more than one key, so that its weight is 1 for any score."""
+    """Return whether every query attends to at most one key: its weight is 1 for any score."""
     narrow = all(
         part.keys.size == 1 or (part.band is not None and len(part.band.allowed) == 1)
         for part in plan
@@ -246,13 +247,13 @@ def _single_key(problem: Problem, plan: Sequence[Part]) -> bool:
 
 
 def _own(given: BackwardInputs, part: Part) -> BackwardInputs:
-    """The results of a part's queries, in blocks."""
+    """Return the results of a part's queries, in blocks."""
     take = part.queries.take
     return BackwardInputs(take(given.grad), take(given.output), take(given.logsumexp)[..., 0])
 
 
 def _rows(problem: Problem, part: Part) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Blocks of q, k, v and the raw queries."""
+    """Return the blocks of q, k, v and the unrotated queries."""
     queries, (k, v) = part.queries.take, map(part.keys.take, problem.keys_values(part))
     return queries(problem.q), k, v, queries(problem.raw_queries)
 
@@ -260,9 +261,9 @@ def _rows(problem: Problem, part: Part) -> tuple[Tensor, Tensor, Tensor, Tensor]
 def add_by_products(
     buffers: GradientBuffers, problem: Problem, part: Part, own: BackwardInputs, delta: Delta
 ) -> None:
-    """Add the gradients from some blocks to the buffers, by matrix products.
+    """Add the gradients of some blocks to the buffers, by matrix products.
 
-    `Problem.terms` must give the bias of the blocks.
+    `Problem.terms` must return the bias of the blocks.
     """
     q, k, v, raw_queries = map(folded, _rows(problem, part))
     wide, samples, scale = softmax_dtype(q.dtype), problem.shape.batch, problem.scale
@@ -278,7 +279,7 @@ def add_by_products(
 
 
 def _weights(problem: Problem, part: Part, own: BackwardInputs, q: Tensor, k: Tensor) -> Tensor:
-    """P, (N, H, r, m), computed in place."""
+    """Compute P, (N, H, r, m), in place."""
     extra = score_terms(problem, part, part.queries.take(problem.raw_queries)).scores
     wide = softmax_dtype(q.dtype)
     scores = grouped_matmul(q.to(wide) * problem.scale, k.to(wide).mT)
@@ -290,7 +291,7 @@ def _weights(problem: Problem, part: Part, own: BackwardInputs, q: Tensor, k: Te
 def _score_gradient(
     weights: Tensor, grad: Tensor, v: Tensor, subtracted: Tensor, delta: Delta
 ) -> Tensor:
-    """dS, (N, H, r, m)."""
+    """Return dS, (N, H, r, m)."""
     if delta.constant_weights:
         return -weights * subtracted
     products = grouped_matmul(grad, v.to(grad.dtype).mT)
@@ -301,12 +302,12 @@ def _score_gradient(
 
 
 def _mean(total: Tensor, weights: Tensor) -> Tensor:
-    """The weighted mean of a row from its total and its sum of weights; 0 where no key is seen."""
+    """Divide the weighted sum of each row by its sum of weights; 0 if no key is allowed."""
     return total / torch.where(weights == 0, 1.0, weights)
 
 
 def _key_gradient(pairs: Tensor, rows: Tensor, groups: int, scale: float = 1.0) -> Tensor:
-    """pairsᵀ rows · scale, summed over the heads of a group: (N, G, m, X)."""
+    """Return pairsᵀ rows · scale, summed over the heads of a group: (N, G, m, X)."""
     samples, _, _, keys = pairs.shape
     pairs = pairs.reshape(samples, groups, -1, keys)
     return pairs.mT @ (rows * scale).reshape(samples, groups, -1, rows.shape[3])
@@ -315,13 +316,13 @@ def _key_gradient(pairs: Tensor, rows: Tensor, groups: int, scale: float = 1.0) 
 def _add_bias(
     buffers: GradientBuffers, problem: Problem, part: Part, raw_queries: Tensor, scores: Tensor
 ) -> None:
-    """Add the gradients of raw queries, vectors and numbers from dS (N, H, r, m)."""
+    """Add the gradients of queries, vectors and numbers of the bias, from dS (N, H, r, m)."""
     terms, where = problem.terms(part), problem.differences(part)
     if terms is None or where is None:
         raise ValueError("tiled: a part whose blocks differ in their differences")
     samples, heads, rows, keys = scores.shape
     products = scores.new_zeros(heads, samples, rows, rows + keys - 1)
-    skew(products.transpose(0, 1), rows).copy_(scores)  # of each difference, 0 without a pair
+    skew(products.transpose(0, 1), rows).copy_(scores)  # dS at each difference, else 0
     vectors, shift, numbers = buffers.relative
     if vectors is not None and terms.vectors is not None:
         shared = products.reshape(terms.vectors.shape[0], -1, products.shape[3])

@@ -1,10 +1,10 @@
 """Blocks of queries, each with its block of keys, in as few kernel calls as possible.
 
-Shapes have five axes: q (B, H, n, r, D), k (B, G, n, m, D), where n counts blocks; the kernel has
-four. One block has its axis dropped. With one mask for all samples and a key head for every head,
-(B, H) fold into one axis and the blocks stand where the kernel has its heads. Otherwise each sample
-is a call of its own, its blocks the batch, so that heads may share keys without a copy of them. A
-function of the scores gets all of a part, samples and blocks being the batch.
+The tensors have five axes: q (B, H, n, r, D), k (B, G, n, m, D), where n counts blocks. The kernel
+takes four axes. A single block drops the axis n. If all samples and heads share one mask, and every
+head has its own key/value head, (B, H) fold into one axis and the blocks take the kernel's axis of
+heads. Otherwise every sample is a separate call with its blocks as the batch, so heads share keys
+without copying them. A function of the scores gets a whole part, with samples and blocks as batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from headwise.engines.kernel import BackwardInputs, Modify
 
 
 class BatchLayout(Enum):
-    """How five axes become four."""
+    """How the five axes of the blocks become the kernel's four axes."""
 
     ONE = "one block"
     FOLD = "samples and heads folded"
@@ -30,7 +30,7 @@ class BatchLayout(Enum):
 def forward(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, modify: Modify = None
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r) of blocks.
+    """Return output (B, H, n, r, Dv) and logsumexp (B, H, n, r) of the blocks.
 
     ``added`` is (B or 1, H or 1, n or 1, r, m), or None; ``modify`` is a function of the scaled
     scores (B n, H, r, m), or None.
@@ -52,7 +52,7 @@ def backward(
     scale: float,
     modify: Modify = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the blocks; ``given`` has blocks too."""
+    """Return the gradients of q, k and v; the tensors of ``given`` are blocks too."""
 
     def function(*inputs: Any) -> tuple[Tensor, ...]:
         grad, output, sums, q, k, v, mask = inputs
@@ -71,7 +71,7 @@ def weights(
     scale: float,
     modify: Modify = None,
 ) -> Tensor:
-    """exp(scores - logsumexp), (B, H, n, r, m): the weights, by matrix products."""
+    """Return the weights exp(scores - logsumexp), (B, H, n, r, m), by matrix products."""
 
     def function(q: Tensor, k: Tensor, sums: Tensor, mask: Tensor | None) -> tuple[Tensor]:
         return ((kernel.plain_scores(q, k, mask, scale, modify) - sums[..., None]).exp(),)
@@ -80,7 +80,7 @@ def weights(
 
 
 def mixed(weights: Tensor, v: Tensor) -> Tensor:
-    """Weights (B, H, n, r, m) times values (B, G, n, m, Dv), in the dtype of the weights."""
+    """Return weights (B, H, n, r, m) times values (B, G, n, m, Dv), in the dtype of the weights."""
     inputs, layout = (weights, v.to(weights.dtype)), layout_of(weights, v, v, None)
     return _run(lambda *call: (kernel.grouped_matmul(*call[:2]),), inputs, None, layout)[0]
 
@@ -88,7 +88,7 @@ def mixed(weights: Tensor, v: Tensor) -> Tensor:
 def layout_of(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, modify: Modify = None
 ) -> BatchLayout:
-    """How these blocks are laid out for the kernel."""
+    """Return the layout in which the kernel can compute these blocks."""
     if modify is not None:
         return BatchLayout.BATCH
     if q.shape[2] == 1:
@@ -104,7 +104,7 @@ def _run(
     added: Tensor | None,
     layout: BatchLayout,
 ) -> list[Tensor]:
-    """The results of a function of tensors with four axes, the mask being the last of them."""
+    """Apply a function of four-axis tensors, the last of which is the mask, to the blocks."""
     samples = inputs[0].shape[0]
     columns: list[Sequence[Tensor | None]] = [_split(tensor, layout) for tensor in inputs]
     if added is None:
@@ -141,12 +141,12 @@ def _joined(parts: Sequence[Tensor], layout: BatchLayout, samples: int) -> Tenso
 
 
 def folded(blocks: Tensor) -> Tensor:
-    """(B, H, n, r, X) as (B n, H, r, X)."""
+    """Return (B, H, n, r, X) as (B n, H, r, X)."""
     return blocks.transpose(1, 2).flatten(0, 1)
 
 
 def unfolded(rows: Tensor, samples: int) -> Tensor:
-    """(B n, H, r, X) as (B, H, n, r, X); a batch of 1 gives one block for all."""
+    """Return (B n, H, r, X) as (B, H, n, r, X); a batch of 1 gives one block for all."""
     if rows.shape[0] == 1:
         return rows[:, :, None]
     return torch.unflatten(rows, 0, (samples, -1)).transpose(1, 2)

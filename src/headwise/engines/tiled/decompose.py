@@ -1,7 +1,7 @@
-"""Decomposes a mask into parts that share no pair, in the shapes that are fastest to compute.
+"""Decomposition of a mask into parts that share no pair, in the shapes fastest to compute.
 
-Bands hold pairs at given distances, as overlapping views of the keys; global tokens give whole rows
-and columns; all else is tiles.
+Bands hold the pairs at a range of distances, as overlapping views of the keys. Global tokens give
+whole rows and columns. Everything else becomes tiles.
 """
 
 import math
@@ -18,20 +18,20 @@ from headwise.masks.mask import And, Not, Or
 from headwise.masks.patterns.global_tokens import GlobalTokens
 from headwise.shapes import AttentionShape, Index, Truth
 
-GAP = 64  # a gap of more distances than this splits a band in two
-RUN = 4  # consecutive distances from which a run is a band, and no tooth of a comb
-TOOTH = 16  # the least number of queries of a residue class for which a comb is worthwhile
+GAP = 64  # a gap of more than this many distances splits a band into two
+RUN = 4  # number of consecutive distances from which a run is a band, not a tooth of a comb
+TOOTH = 16  # the fewest queries of a residue class for which a comb is worthwhile
 
 
-MOST = 8  # the most disjuncts that a mask is expanded into
+MOST = 8  # the most disjuncts into which a mask is expanded
 
 
 def parts(mask: Mask, shape: AttentionShape, side: int) -> list[Part]:
-    """Parts that hold every allowed pair exactly once.
+    """Return parts that together hold every allowed pair exactly once.
 
-    Disjuncts that depend on the distance only become one set of bands; the others become bands, or
-    rows and columns, minus the disjuncts before them; what remains becomes tiles. A block has about
-    ``side`` queries.
+    The disjuncts that depend only on the distance become one set of bands. Each other disjunct,
+    minus the disjuncts before it, becomes bands, or rows and columns, if possible. The rest becomes
+    tiles. A block has about ``side`` queries.
     """
     alternatives = disjuncts(mask)
     near = [term for term in alternatives if term.by_distance]
@@ -53,12 +53,12 @@ def parts(mask: Mask, shape: AttentionShape, side: int) -> list[Part]:
 
 
 def next_layer(plan: list[Part]) -> int:
-    """The layer above all parts."""
+    """Return the layer above all parts."""
     return 1 + max((part.layer for part in plan), default=-1)
 
 
 def disjuncts(mask: Mask) -> list[Mask]:
-    """The disjuncts of a mask, none of them an Or, unless there are too many."""
+    """Return the disjuncts of a mask, none of them an Or, unless there are too many."""
     if isinstance(mask, Or):
         return disjuncts(mask.left) + disjuncts(mask.right)
     if isinstance(mask, And) and not mask.by_distance:
@@ -69,7 +69,7 @@ def disjuncts(mask: Mask) -> list[Mask]:
 
 
 def conjuncts(mask: Mask) -> list[Mask]:
-    """The conjuncts of a mask, none of them an And."""
+    """Return the conjuncts of a mask, none of them an And."""
     if isinstance(mask, And):
         return conjuncts(mask.left) + conjuncts(mask.right)
     return [mask]
@@ -78,7 +78,7 @@ def conjuncts(mask: Mask) -> list[Mask]:
 def _family(
     mask: Mask, before: list[Mask], shape: AttentionShape, side: int, layer: int
 ) -> list[Part] | None:
-    """One disjunct without those before, as bands or rows and columns; None if it is neither."""
+    """Return a disjunct, minus those in ``before``, as bands or rows and columns, or None."""
     terms = conjuncts(mask)
     tokens = [term for term in terms if isinstance(term, GlobalTokens)]
     if tokens:
@@ -95,9 +95,9 @@ def _family(
 def _rows_and_columns(
     mask: Mask, tokens: GlobalTokens, shape: AttentionShape, layer: int
 ) -> list[Part]:
-    """The parts of a mask that is empty outside the rows and columns of global tokens.
+    """Return the parts of a mask that is empty outside the rows and columns of global tokens.
 
-    The columns are at ``layer``, the rows at the next.
+    The columns have layer ``layer``, the rows ``layer + 1``.
     """
     chosen = tokens.chosen.any(0).nonzero()[:, 0].to(shape.device)
     keys = chosen[chosen < shape.keys]
@@ -115,7 +115,7 @@ def _rows_and_columns(
 
 @dataclass(frozen=True, repr=False, eq=False)
 class KeyColumns(Mask):
-    """Every query may attend to the keys of these numbers only."""
+    """A mask that allows only the keys with these indices, for every query."""
 
     numbers: Tensor
 
@@ -132,7 +132,7 @@ class KeyColumns(Mask):
 
 @dataclass(frozen=True, eq=False)
 class DistanceRange:
-    """The distances ``low + t step`` for which allowed[t] holds."""
+    """The distances ``low + t step`` for all t where allowed[t] is True."""
 
     low: int
     step: int
@@ -142,10 +142,10 @@ class DistanceRange:
 def bands(
     near: Mask, rest: Mask | None, shape: AttentionShape, side: int, layer: int
 ) -> list[Part]:
-    """The parts of ``near & rest``, from ``layer`` on, one more for each band.
+    """Return the parts of ``near & rest``; their layers start at ``layer``, one for each band.
 
-    ``near`` depends on the distance only; ``rest`` is evaluated pair by pair where its tiles are
-    neither empty nor full. A block has ``side`` queries, for a band about 500 wide.
+    ``near`` depends only on the distance. ``rest`` is evaluated pair by pair where its tiles are
+    neither empty nor full. A block has ``side`` queries for a band of width about 500.
     """
     plan = list[Part]()
     for number, reach in enumerate(distance_ranges(near, shape)):
@@ -156,12 +156,12 @@ def bands(
 
 
 def mostly_dense(near: Mask, shape: AttentionShape) -> bool:
-    """Whether the bands of a mask hold more than half of the keys."""
+    """Return whether the bands of a mask hold more than half of the keys."""
     return 2 * sum(len(reach.allowed) for reach in distance_ranges(near, shape)) > shape.keys
 
 
 def distance_ranges(near: Mask, shape: AttentionShape) -> list[DistanceRange]:
-    """The distances that a mask allows, as solid bands and at most one comb."""
+    """Return the distances that a mask allows, as solid bands and at most one comb."""
     low, high = shape.offset - shape.keys + 1, shape.offset + shape.queries - 1
     allowed = allowed_distances(near, low, high + 1, shape.device)
     places = allowed.nonzero()[:, 0]
@@ -172,7 +172,7 @@ def distance_ranges(near: Mask, shape: AttentionShape) -> list[DistanceRange]:
     stops = torch.cat((places[turns], places[-1:])) + 1
     short = stops - starts < RUN
     comb = _comb(starts[short], stops[short], allowed, low, shape)
-    if comb:  # a band that spans a gap must not contain the teeth of the comb
+    if comb:  # a band across a gap must not contain the teeth of the comb
         allowed = allowed.index_fill(0, starts[short], value=False)
         starts, stops = starts[~short], stops[~short]
     solid = _merged(starts.tolist(), stops.tolist())
@@ -182,7 +182,7 @@ def distance_ranges(near: Mask, shape: AttentionShape) -> list[DistanceRange]:
 def _comb(
     starts: Tensor, stops: Tensor, allowed: Tensor, low: int, shape: AttentionShape
 ) -> list[DistanceRange]:
-    """Isolated distances as one comb, if they have a common step that is worthwhile."""
+    """Return isolated distances as one comb, if they have a common step that is worthwhile."""
     if len(starts) < 2 or bool((stops - starts > 1).any()):
         return []
     step = math.gcd(*set(starts.diff().tolist()))
@@ -195,7 +195,7 @@ def _comb(
 
 
 def _merged(starts: list[int], stops: list[int]) -> list[tuple[int, int]]:
-    """Runs with no more than `GAP` between them as one."""
+    """Merge runs that have at most `GAP` distances between them."""
     runs = list[tuple[int, int]]()
     for start, stop in zip(starts, stops, strict=True):
         if runs and start - runs[-1][1] <= GAP:
@@ -205,7 +205,7 @@ def _merged(starts: list[int], stops: list[int]) -> list[tuple[int, int]]:
 
 
 def _band(reach: DistanceRange, shape: AttentionShape, side: int) -> list[Part]:
-    """A plain band in every residue class of rows; a step of 1 has one class."""
+    """Return a plain band for every residue class of rows; a step of 1 has one class."""
     plan, step = list[Part](), reach.step
     for first in range(min(step, shape.queries)):
         key = (first + shape.offset - reach.low) % step
@@ -218,10 +218,10 @@ def _band(reach: DistanceRange, shape: AttentionShape, side: int) -> list[Part]:
 
 
 def _plain_band(queries: StridedRows, keys: StridedRows, band: Band, side: int) -> list[Part]:
-    """Blocks whose keys all exist as one part, those at the edges separately.
+    """Return the blocks whose keys all exist as one part, and the blocks at the edges separately.
 
-    Row i sees key j where ``band.allowed[i - j + band.shift]``, counted in ``queries`` and
-    ``keys``. A narrow band has blocks of fewer rows than ``side``, a wide one of more.
+    Row i may attend to key j if ``band.allowed[i - j + band.shift]``, counted in ``queries`` and
+    ``keys``. The blocks of a narrow band have fewer rows than ``side``, those of a wide band more.
     """
     rows, width, shift = queries.size, len(band.allowed), band.shift
     wide = min(max(side, width // 16 // side * side), 256)
@@ -251,7 +251,7 @@ def _band_part(queries: StridedRows, keys: StridedRows, band: Band) -> Part:
 
 
 def _restricted(part: Part, rest: Mask, shape: AttentionShape) -> list[Part]:
-    """The part without the blocks in which the rest is empty, split where its tiles change kind."""
+    """Drop the blocks where ``rest`` is empty; split the part where its tiles change kind."""
     runs = list[tuple[int, int, bool]]()
     waiting = [(0, part.queries.count)]
     while waiting:
@@ -274,7 +274,7 @@ def _restricted(part: Part, rest: Mask, shape: AttentionShape) -> list[Part]:
 
 
 def _hull(part: Part, shape: AttentionShape) -> tuple[range, range]:
-    """The ranges of query and key positions that a part spans."""
+    """Return the ranges of query and key positions that a part spans."""
     ends = []
     for rows in (part.queries, part.keys):
         if not isinstance(rows, StridedRows):

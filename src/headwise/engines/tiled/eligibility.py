@@ -1,4 +1,4 @@
-"""Which calls the tiled engine can run, as one or head by head, and when it is worthwhile."""
+"""Which calls the tiled engine can run, as a whole or per head, and when it is worthwhile."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,13 +26,11 @@ from headwise.shapes import AttentionShape
 Group = tuple[tuple[int, ...], Mask]  # some heads, and the mask that they share
 
 SHORT, LONG = 512, 2048
-"""Keys below which all scores are cheap to hold, and from which a bias of (Lq, Lk) is expensive."""
+"""Lk below which all scores are cheap to store, and from which an (Lq, Lk) bias is expensive."""
 
-DENSE = (
-    LONG * LONG
-)  # pairs from which a mask is never written out: that is slower, and O(L²) memory
+DENSE = LONG * LONG  # number of pairs from which no whole mask is stored: it would be slower
 
-LEVELS = 5  # how often an estimate bisects the queries and the keys
+LEVELS = 5  # how many times an estimate bisects the queries and the keys
 
 SHARE, SCATTERED = 0.5, 0.25
 """The largest share of pairs, in large tiles and in small ones, for which tiles are worthwhile."""
@@ -41,9 +39,9 @@ SAMPLES, ROWS = 16, 64  # blocks of queries that are sampled, and queries of a b
 
 
 def why_not(call: Call) -> Iterator[Text]:
-    """Every reason why this engine cannot run the call."""
+    """Yield every reason why this engine cannot run the call."""
     if "weights" in call.need:
-        yield Text("it never holds the weights, Lq x Lk numbers")
+        yield Text("it never stores the Lq x Lk weights")
     yield from not_returned(call.need, ("weights", "logsumexp"))
     if call.empty:
         yield Text("a size is 0")
@@ -66,16 +64,16 @@ def why_not(call: Call) -> Iterator[Text]:
 
 
 def _position_acts(call: Call) -> bool:
-    """Whether the position adds to the scores or to the values."""
+    """Return whether the position adds to the scores or to the values."""
     return bool({Stage.SCORES, Stage.VALUES} & call.position.stages)
 
 
 def head_groups(call: Call) -> list[Group]:
-    """The heads grouped by their masks; one group of all heads where they cannot be separated.
+    """Return the heads grouped by their masks, or one group if they cannot be separated.
 
-    They cannot where a mask other than `per_head` depends on the head, or where a position adds to
-    scores or values, since it may have parameters for every head. Nor with a ``score_mod``, which
-    gets the number of the head.
+    They cannot if a mask other than `per_head` depends on the head, if a position adds to scores or
+    values, since it may have parameters for every head, or with a ``score_mod``, which gets the
+    head's index.
     """
     heads = tuple(range(call.shape.heads))
     together = _position_acts(call) or call.score_mod is not None
@@ -89,9 +87,9 @@ def head_groups(call: Call) -> list[Group]:
 
 
 def run_per_head(call: Call, groups: list[Group], run: Callable[[Call], Result]) -> Result:
-    """Every group separately, concatenated in the order of the heads."""
+    """Run every group separately; concatenate the results in the order of the heads."""
     results, indices = list[Result](), list[Tensor]()
-    for heads, mask in groups:  # every head with its own key/value head
+    for heads, mask in groups:  # select for every head its key/value head
         index = torch.tensor(heads, device=call.q.device)
         q = call.q.index_select(1, index)
         k, v = (rows.index_select(1, index // call.group) for rows in (call.k, call.v))
@@ -107,14 +105,14 @@ def run_per_head(call: Call, groups: list[Group], run: Callable[[Call], Result])
 
 
 def _splits(mask: Mask, shape: AttentionShape) -> bool:
-    """Whether a mask contains `per_head`, and no other part of it depends on the head."""
+    """Return whether a mask contains `per_head`, and no other part depends on the head."""
     patterns = [part for part in mask.walk() if not isinstance(part, And | Or | Not | PerHead)]
     splits = any(isinstance(part, PerHead) for part in mask.walk())
     return splits and not any(_depends_on_head(pattern, shape) for pattern in patterns)
 
 
 def _depends_on_head(mask: Mask, shape: AttentionShape) -> bool:
-    """Whether the rule or the bias has an axis of heads."""
+    """Return whether the rule or the bias has an axis of heads."""
     first = replace(shape, queries=min(shape.queries, 1), keys=min(shape.keys, 1)).indices()
     terms = (mask.rule(*first), mask.bias(*first))
     return any(x is not None and x.dim() > 2 and x.shape[-3] > 1 for x in terms)
@@ -127,10 +125,10 @@ def _of_head(mask: Mask, head: int) -> Mask:
 
 
 def worthwhile(call: Call) -> bool:
-    """Whether the engine is the best choice for a call.
+    """Return whether the engine is the best choice for a call.
 
-    It is where at least half of the pairs lie in empty tiles, or where other engines would write
-    out a mask or a position's bias for many pairs; not for short sequences.
+    It is if at least half of the pairs lie in empty tiles, or if other engines would store a mask
+    or a position's bias for many pairs; but not for short sequences.
     """
     shape = call.shape
     if shape.keys < SHORT or next(why_not(call), None) is not None:
@@ -155,9 +153,9 @@ def worthwhile(call: Call) -> bool:
 
 
 def _sparse(call: Call) -> bool:
-    """Whether half of the pairs lie in empty tiles, or most in small ones.
+    """Return whether half of the pairs lie in empty tiles, or most of them in small empty tiles.
 
-    Rows, columns and combs touch almost every tile and hold few pairs: they do not count.
+    Rows, columns and combs touch almost every tile but hold few pairs, so they do not count.
     """
     if nonempty_share(call) <= SHARE:
         return True
@@ -167,10 +165,11 @@ def _sparse(call: Call) -> bool:
 
 
 def _sparse_at_compile_time(call: Call) -> bool:
-    """`_sparse` for the conjuncts that hold no tensor, at rounded lengths.
+    """Evaluate `_sparse` for the conjuncts that hold no tensor, at rounded lengths.
 
-    The values of a tensor are unknown then; the other conjuncts alone allow at least as many pairs.
-    Lengths are rounded down to a power of 2, so that a compiled function serves others as well.
+    The values of a tensor are unknown while compiling; the other conjuncts alone allow at least as
+    many pairs. Lengths are rounded down to a power of 2, so a compiled function serves many
+    lengths.
     """
     without = [term for term in conjuncts(call.mask) if not encode(term)[1]]
     if not without:
@@ -181,7 +180,7 @@ def _sparse_at_compile_time(call: Call) -> bool:
 
 
 def _power(size: int) -> int:
-    """The greatest power of 2 that is not above a size."""
+    """Return the greatest power of 2 that is not above a size."""
     power = 1
     while 2 * power <= size:
         power *= 2
@@ -189,9 +188,9 @@ def _power(size: int) -> int:
 
 
 def _has_lines_or_combs(call: Call) -> bool:
-    """Whether a mask has global tokens or a comb of distances, which are computed separately.
+    """Return whether a mask has global tokens or a comb, which are computed separately.
 
-    Combs are for long sequences, and are unknown while compiling.
+    Combs count for long sequences only, and are unknown while compiling.
     """
     patterns = [part for term in disjuncts(call.mask) for part in conjuncts(term)]
     if any(isinstance(part, GlobalTokens) for part in patterns):
@@ -203,20 +202,20 @@ def _has_lines_or_combs(call: Call) -> bool:
 
 
 def decomposed_share(call: Call) -> float:
-    """The share of the pairs that the parts of the decomposed mask hold."""
+    """Return the share of all pairs that the parts of the decomposed mask hold."""
     pairs = sum(part.pairs for part in parts(call.mask, call.shape, SIDE))
     return pairs / (call.shape.queries * call.shape.keys)
 
 
 def nonempty_share(call: Call) -> float:
-    """The share of the pairs in tiles that are not empty, on a coarse grid."""
+    """Return the share of the pairs in tiles that are not empty, on a coarse grid."""
     shape = call.shape
     queries = range(shape.offset, shape.offset + shape.queries)
     return _kept(call.mask, queries, range(shape.keys), LEVELS) / (shape.queries * shape.keys)
 
 
 def sampled_share(call: Call) -> float:
-    """The share of the pairs in small tiles that are not empty, estimated from some blocks."""
+    """Return the share of the pairs in small nonempty tiles, estimated from some blocks."""
     shape, kept, seen = call.shape, 0, 0
     blocks = range(0, shape.queries, ROWS)
     for first in blocks[:: max(1, -(-len(blocks) // SAMPLES))]:
@@ -228,7 +227,7 @@ def sampled_share(call: Call) -> float:
 
 
 def _columns(mask: Mask, q: range, k: range) -> int:
-    """How many keys lie in tiles that are not empty, for some queries."""
+    """Return how many keys lie in tiles that are not empty, for some queries."""
     kind = mask.tile(q, k)
     if kind is Tile.MIXED and len(k) > ROWS:
         return sum(_columns(mask, q, half) for half in _halves(k))
@@ -236,7 +235,7 @@ def _columns(mask: Mask, q: range, k: range) -> int:
 
 
 def _kept(mask: Mask, q: range, k: range, levels: int) -> int:
-    """How many pairs lie in tiles that are not empty, after so many bisections."""
+    """Return how many pairs lie in tiles that are not empty, after ``levels`` bisections."""
     kind = mask.tile(q, k)
     if kind is Tile.MIXED and levels and len(q) > 1 and len(k) > 1:
         halves = product(_halves(q), _halves(k))

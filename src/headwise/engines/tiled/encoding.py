@@ -1,7 +1,7 @@
 """A mask or a position as integers and tensors, and back: the arguments of a custom operator.
 
-Nothing is registered. A mask is its class and its dataclass fields. A position is its class, its
-attributes, its parameters and buffers, and its submodules, each written in the same way.
+No class has to be registered. A mask is encoded as its class and its dataclass fields; a position
+as its class, attributes, parameters, buffers and submodules.
 """
 
 import sys
@@ -17,16 +17,16 @@ from headwise.positions import Stage
 
 STAGES = tuple(Stage)
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"}
-"""What every module has beside its own attributes."""
+"""The attributes that every module has."""
 
 GROUPS = ("_parameters", "_buffers", "_modules")
-"""Where a module keeps its tensors and submodules; a tensor read back stays in its group."""
+"""The dictionaries of a module's tensors and submodules; decoding restores each to its own."""
 
 NONE, TRUTH, INTEGER, WORD, TENSOR, SCALAR, TUPLE, MASK, MODULE, STAGE = range(10)
 
 
 def encodable(value: Any) -> bool:
-    """Whether `encode` can write a value: every part is a number, a word, a tensor or a tuple."""
+    """Return whether `encode` can encode a value: all its parts have a supported type."""
     if isinstance(value, Mask):
         names = getattr(value, "__dataclass_fields__", None)
         return names is not None and all(encodable(getattr(value, name)) for name in names)
@@ -39,12 +39,12 @@ def encodable(value: Any) -> bool:
 
 
 def encode(*values: Any) -> tuple[list[int], list[Tensor]]:
-    """Masks, positions, tensors, None, and tuples of them as integers and tensors, in order.
+    """Encode masks, positions, tensors, None, and tuples of them as integers and tensors.
 
-    A float is a tensor without axes, a number that is known only when the operator runs.
+    A float becomes a tensor without axes, since its value may be known only when the operator runs.
 
     Raises:
-        BadValue: if a part is of a type that `encodable` does not know.
+        BadValue: if a part has a type that `encodable` rejects.
     """
     numbers: list[int] = []
     tensors: list[Tensor] = []
@@ -54,13 +54,13 @@ def encode(*values: Any) -> tuple[list[int], list[Tensor]]:
 
 
 def decode(numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Mask, list[Any]]:
-    """The mask that `encode` wrote first, and the other values."""
+    """Return the mask that `encode` wrote first, and the other values."""
     numbers_left, tensors_left = iter(numbers), iter(tensors)
     values = [_read(kind, numbers_left, tensors_left) for kind in numbers_left]
     mask, *others = values or [None]
     if isinstance(mask, Mask):
         return mask, others
-    raise BadValue("numbers: expected those of a mask, got {mask!r}; use encode(mask)", mask=mask)
+    raise BadValue("numbers: expected an encoded mask, got {mask!r}; use encode(mask)", mask=mask)
 
 
 def _write(value: Any, numbers: list[int], tensors: list[Tensor]) -> None:
@@ -76,7 +76,7 @@ def _write(value: Any, numbers: list[int], tensors: list[Tensor]) -> None:
         numbers += [MODULE, *_word(_class_name(type(value))), len(parts)]
         for group, name, part in parts:
             numbers += [group, *_word(name)]
-            if isinstance(part, Tensor):  # one without axes too stays a tensor
+            if isinstance(part, Tensor):  # a tensor without axes stays a tensor too
                 numbers.append(TENSOR)
                 tensors.append(part)
             else:
@@ -94,7 +94,7 @@ def _write(value: Any, numbers: list[int], tensors: list[Tensor]) -> None:
 
 
 def _plain(value: Any) -> list[int]:
-    """A value that has neither parts nor tensors."""
+    """Encode a value that has neither parts nor tensors."""
     if value is None:
         return [NONE]
     if isinstance(value, str):
@@ -115,7 +115,7 @@ def _class_name(kind: type) -> str:
 
 
 def _module_parts(module: nn.Module) -> list[tuple[int, str, Any]]:
-    """A module's own attributes, parameters, buffers and submodules: group, name and value."""
+    """Return group, name and value of a module's attributes, tensors and submodules."""
     own = {name: part for name, part in vars(module).items() if name not in MODULE_ATTRIBUTES}
     groups = (own, *(vars(module)[group] for group in GROUPS))
     return [(n, name, part) for n, parts in enumerate(groups) for name, part in parts.items()]
@@ -123,8 +123,8 @@ def _module_parts(module: nn.Module) -> list[tuple[int, str, Any]]:
 
 def _not_encodable(kind: str, value: object) -> BadValue:
     return BadValue(
-        "{kind}: {name} cannot be written as integers and tensors; a mask has to be a dataclass, "
-        "and masks and positions hold numbers, words, tensors, tuples, masks and modules only",
+        "{kind}: {name} cannot be encoded as integers and tensors; a mask must be a dataclass, and "
+        "masks and positions may hold only numbers, strings, tensors, tuples, masks and modules",
         kind=kind,
         name=type(value).__name__,
     )
@@ -155,7 +155,7 @@ def _read_word(numbers: Iterator[int]) -> str:
 
 
 def _read_module(numbers: Iterator[int], tensors: Iterator[Tensor]) -> nn.Module:
-    """A module with the given tensors themselves: nothing is initialised, and autograd works."""
+    """Build a module from the tensors themselves: no initialisation, and autograd works."""
     kind: Any = _class(_read_word(numbers))
     module: nn.Module = kind.__new__(kind)
     nn.Module.__init__(module)
@@ -167,16 +167,16 @@ def _read_module(numbers: Iterator[int], tensors: Iterator[Tensor]) -> nn.Module
 
 
 def _class(name: str) -> type:
-    """The class of a mask or a module that is already imported; a name never imports anything."""
+    """Return the class of a mask or module that is already imported; never import anything."""
     module, _, path = name.partition(":")
     value: Any = sys.modules.get(module)
     for part in path.split("."):
         value = getattr(value, part, None)
-    if not isinstance(value, type):  # a class made inside a function: the newest of that name
+    if not isinstance(value, type):  # a class defined inside a function: take the newest
         kinds = (kind for root in (Mask, nn.Module) for kind in _subclasses(root))
         value = next(reversed([x for x in kinds if _class_name(x) == name]), None)
     if value is None or not issubclass(value, Mask | nn.Module):
-        raise BadValue("class: {name} is no imported mask or module; import it first", name=name)
+        raise BadValue("class: {name}: no such mask or module is imported; import it", name=name)
     kind: type = value
     return kind
 

@@ -22,23 +22,23 @@ from headwise.engines.tiled.scores import (
 )
 from headwise.shapes import AttentionShape
 
-SIDE = 64  # rows of a block of queries
-SCORES = 1 << 22  # scores that may be written out at once, over all samples and heads
-MOVING = 1 << 21  # the same where a position computes a bias for them
-DROPPED = 1 << 19  # pairs whose dropout is computed at once: few enough for a cache
-ROWS = 1 << 21  # numbers of the output that one kernel call gives
-COPIED = 1 << 22  # numbers of keys and values that may be gathered at once, or those of one block
+SIDE = 64  # number of rows of a block of queries
+SCORES = 1 << 22  # the most scores in memory at once, over all samples and heads
+MOVING = 1 << 21  # the most scores at once where a position computes their bias
+DROPPED = 1 << 19  # the most pairs whose dropout is computed at once: they fit in a cache
+ROWS = 1 << 21  # numbers of the output that one kernel call computes
+COPIED = 1 << 22  # the most numbers of keys and values gathered at once, except for one block
 
 
 def forward(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq), -inf on a fully masked row without a sink.
+    """Return output (B, H, Lq, Dv) and logsumexp (B, H, Lq).
 
-    With dropout the logsumexp is that over all keys.
+    The logsumexp is -inf on a fully masked row without a sink. With dropout, it is over all keys.
     """
     if problem.keep is not None:
         return _with_dropout(problem, problem.keep, forward)
     output, logsumexp = _run(problem)
-    if not finite(output):  # perhaps because of a fully masked key
+    if not finite(output):  # perhaps because of a key that no query attends to
         output, logsumexp = _run(problem.zero_masked())
     return output, logsumexp
 
@@ -46,7 +46,7 @@ def forward(problem: Problem) -> tuple[Tensor, Tensor]:
 def _with_dropout(
     problem: Problem, keep: Keep, run: Callable[[Problem], tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor]:
-    """The results of a problem with dropout, from those of two without."""
+    """Return the results with dropout, from two runs without dropout."""
     _, whole = run(replace(problem, keep=None))
     output, some = run(replace(problem, mask=problem.mask & keep, keep=None))
     return (output * kept_share(some, whole, keep.dropout)).to(output.dtype), whole
@@ -64,21 +64,21 @@ def _run(problem: Problem) -> tuple[Tensor, Tensor]:
     for part in plan:
         for chunk, extra in chunks_with_terms(problem, part, max_pairs(problem, part)):
             _merge(output, logsumexp, chunk, _results(problem, chunk, extra))
-            del extra  # before the next is computed
+            del extra  # free it before the next chunk is computed
     output, sums = apply_sinks(output, logsumexp[..., 0], problem.sinks)
     return output.to(problem.v.dtype), sums
 
 
 def covers(plan: Sequence[Part], shape: AttentionShape) -> bool:
-    """Whether the first layer writes every query."""
+    """Return whether the parts of layer 0 write every query."""
     rows = sum(part.queries.count * part.queries.size for part in plan if not part.layer)
     return rows == shape.queries
 
 
 def max_pairs(problem: Problem, part: Part, numbers: int = ROWS) -> int:
-    """How many pairs of a part to compute at once, for O(L) memory.
+    """Return how many pairs of a part to compute at once, for O(L) memory.
 
-    A kernel call gives at most so many ``numbers`` of the output.
+    A kernel call then computes at most ``numbers`` numbers of the output.
     """
     heads = problem.shape.batch * problem.shape.heads
     rows = max(1, numbers // (heads * problem.v.shape[3])) * part.keys.size
@@ -98,7 +98,7 @@ def max_pairs(problem: Problem, part: Part, numbers: int = ROWS) -> int:
 
 
 def _results(problem: Problem, part: Part, extra: ScoreTerms) -> tuple[Tensor, Tensor]:
-    """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1) over the keys of the part."""
+    """Return output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1) over the keys of a part."""
     q, (k, v) = part.queries.take(problem.q), map(part.keys.take, problem.keys_values(part))
     modify = score_function(problem, part)
     output, logsumexp = batched_kernel.forward(q, k, v, extra.scores, problem.scale, modify)
@@ -113,7 +113,7 @@ def _results(problem: Problem, part: Part, extra: ScoreTerms) -> tuple[Tensor, T
 
 
 def _merge(output: Tensor, logsumexp: Tensor, part: Part, new: tuple[Tensor, Tensor]) -> None:
-    """Write a part of layer 0; merge any other by the logsumexps."""
+    """Write the results of a part of layer 0; merge those of a higher layer by the logsumexps."""
     rows, new_sum = new
     if part.layer:
         old_sum = part.queries.take(logsumexp)
@@ -127,7 +127,7 @@ def _merge(output: Tensor, logsumexp: Tensor, part: Part, new: tuple[Tensor, Ten
 
 
 def dense(problem: Problem) -> tuple[Tensor, Tensor]:
-    """`forward` in O(Lq Lk) memory, differentiable to any order."""
+    """Compute `forward` in O(Lq Lk) memory, differentiable to any order."""
     if problem.keep is not None:
         return _with_dropout(problem, problem.keep, dense)
     problem, shape = problem.zero_masked(), problem.shape

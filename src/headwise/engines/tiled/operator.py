@@ -1,8 +1,8 @@
-"""The engine as operators that `torch.compile` and `torch.export` carry as one node.
+"""The engine as operators that `torch.compile` and `torch.export` keep as one node.
 
-Beside q, k and v the operators take what `encoding.encode` writes: a mask, and where there is more,
-a position, the raw queries, the pairs that dropout keeps and the soft cap, or None for any of them.
-The relative terms of a position are computed inside.
+Besides q, k and v, the operators take the output of `encoding.encode` for a mask and, if needed, a
+position, the unrotated queries, the dropout mask and the soft cap, any of which may be None. The
+relative terms of a position are computed inside.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,9 +37,9 @@ def operator(
     scale: float,
     sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq) under what `numbers` and `tensors` write.
+    """Return output (B, H, Lq, Dv) and logsumexp (B, H, Lq) for an encoded mask and position.
 
-    With dropout the logsumexp is that of all keys.
+    With dropout, the logsumexp is over all keys.
     """
     with torch.autocast(q.device.type, enabled=False):
         return forward(_decoded((q, k, v), sinks, numbers, tensors, offset, scale))
@@ -55,10 +55,10 @@ def operator_backward(
     scale: float,
     needs_grad: Sequence[bool],
 ) -> list[Tensor]:
-    """The gradients that are needed of q, k, v and the tensors, in that order.
+    """Return the gradients of q, k, v and the tensors, in that order, where needed.
 
-    Saved are q, k, v, the output and the logsumexp; optional are the gradients of output and
-    logsumexp, None for 0, and the sinks.
+    ``saved`` holds q, k, v, the output and the logsumexp. ``optional`` holds the gradients of
+    output and logsumexp, None for 0, and the sinks.
     """
     *qkv, output, logsumexp = saved
     grad, grad_sums, sinks = optional
@@ -87,7 +87,7 @@ def operator_backward(
 
 
 def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
-    """The gradient with the strides of `torch.empty_like`, which the compiler relies on."""
+    """Return the gradient with the strides of `torch.empty_like`, which the compiler expects."""
     place = torch.empty_like(like)
     return gradient if gradient.stride() == place.stride() else place.copy_(gradient)
 
@@ -100,7 +100,7 @@ def _decoded(
     offset: int,
     scale: float,
 ) -> Problem:
-    """The problem whose mask, position, raw queries and kept pairs are encoded."""
+    """Build the problem from q, k, v and the encoded mask, position, queries and dropout mask."""
     (q, k, v), (mask, others) = qkv, decode(numbers, tensors)
     position, raw_queries, keep, softcap = (*others, *(None,) * 4)[:4]
     position, raw_queries = position or NoPosition(), q if raw_queries is None else raw_queries
@@ -109,7 +109,7 @@ def _decoded(
     function, far = score_function(softcap, None, offset), None
     if function is None:
         far = clipped_terms(position, mask, shape, k[..., : raw_queries.shape[3]], v)
-    if far is not None:  # its keys as wide as k, which may have been widened for the kernel
+    if far is not None:  # pad its keys to the width of k, which may be padded for the kernel
         behind, ahead = (kernel.widened(keys, k.shape[3]) for keys in far.keys)
         far = replace(far, keys=(behind, ahead))
     fixed = mask, position, scale, shape
@@ -139,7 +139,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _backward(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> tuple[Any, ...]:
     numbers, offset, scale = ctx.setting
-    q, k, v, output, logsumexp, sinks, *tensors = ctx.saved_tensors  # a checkpoint gives them once
+    q, k, v, output, logsumexp, sinks, *tensors = ctx.saved_tensors  # a checkpoint allows one read
     needs_grad = [*ctx.needs_input_grad[:3], *ctx.needs_input_grad[4]]
     gradients: Iterator[Tensor] = iter(())
     if any(needs_grad):
@@ -159,7 +159,7 @@ operator.register_autograd(_backward, setup_context=_setup_context)
 
 
 def _pairs(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> int:
-    """The pairs of one head that the parts hold, where the mask's numbers are known."""
+    """Return the pairs of one head that the parts hold, if the mask's values are known."""
     numbers, tensors, offset, scale, *_ = settings
     problem = _decoded((q, k, v), None, numbers, tensors, offset, scale)
     return sum(part.pairs for part in problem.parts(SIDE))

@@ -1,4 +1,4 @@
-"""A part of an attention: blocks of queries, as many of keys, and the mask of their pairs."""
+"""A part of an attention: blocks of queries, as many blocks of keys, and the mask of the pairs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from headwise.masks import Mask
 
 @dataclass(frozen=True)
 class StridedRows:
-    """Row r of block n is row ``start + n jump + r step`` of the sequence; read as a view.
+    """Blocks whose row r of block n is row ``start + n jump + r step`` of the sequence, as a view.
 
     Blocks may overlap, as the keys of neighbouring queries in a window do.
     """
@@ -23,19 +23,19 @@ class StridedRows:
     step: int = 1
 
     def take(self, rows: Tensor) -> Tensor:
-        """(B, X, L, D) as (B, X, count, size, D)."""
+        """Return (B, X, L, D) as (B, X, count, size, D)."""
         batch, heads, length, dim = rows.stride()
         shape = (rows.shape[0], rows.shape[1], self.count, self.size, rows.shape[3])
         stride = (batch, heads, self.jump * length, self.step * length, dim)
         return rows.as_strided(shape, stride, rows.storage_offset() + self.start * length)
 
     def put(self, into: Tensor, blocks: Tensor) -> None:
-        """Write the blocks into their rows. They must not overlap."""
+        """Write the blocks into their rows. The blocks must not overlap."""
         self.take(into).copy_(blocks)
 
     def add(self, into: Tensor, blocks: Tensor) -> None:
-        """Add the blocks to their rows; where blocks overlap, a slice at a time that does not."""
-        width = self.size  # how many first rows of the blocks are disjoint
+        """Add the blocks to their rows, in slices that do not overlap."""
+        width = self.size  # number of rows in which consecutive blocks do not overlap
         if self.count > 1 and self.jump % self.step == 0:
             width = self.jump // self.step
         for first in range(0, self.size, width):
@@ -43,25 +43,25 @@ class StridedRows:
             self.slice(first, last).take(into).add_(blocks[..., first:last, :])
 
     def slice(self, first: int, last: int) -> "StridedRows":
-        """Rows first to last - 1 of every block."""
+        """Return rows first to last - 1 of every block."""
         return replace(self, start=self.start + first * self.step, size=last - first)
 
     def blocks(self, first: int, last: int) -> "StridedRows":
-        """Blocks first to last - 1."""
+        """Return blocks first to last - 1."""
         return replace(self, start=self.start + first * self.jump, count=last - first)
 
     def numbers(self, device: torch.device) -> Tensor:
-        """The row numbers, (count, size)."""
+        """Return the row indices, (count, size)."""
         block = torch.arange(self.count, device=device)[:, None] * self.jump
         return self.start + block + torch.arange(self.size, device=device) * self.step
 
 
 @dataclass(frozen=True, eq=False)
 class IndexedRows:
-    """Rows by number, (count, size), gathered by a copy; methods are those of `StridedRows`.
+    """Blocks of rows given by index, (count, size), with the methods of `StridedRows`.
 
-    The number -1 stands for no row: `take` gives an arbitrary one, which must be masked, and `put`
-    must not meet it.
+    `take` copies the rows. Index -1 means no row: `take` returns an arbitrary row, which must be
+    masked, and `put` does not accept it.
     """
 
     index: Tensor
@@ -102,10 +102,10 @@ Rows = StridedRows | IndexedRows
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """A rule by distance inside a block: row r sees key j where allowed[r - j + shift].
+    """A rule by distance inside a block: row r may attend to key j if allowed[r - j + shift].
 
     Attributes:
-        allowed: (T,) booleans; other distances are not allowed.
+        allowed: (T,) booleans; distances outside are not allowed.
         shift: the index in ``allowed`` of row 0 and key 0.
     """
 
@@ -113,7 +113,7 @@ class Band:
     shift: int
 
     def dense(self, rows: int, keys: int) -> Tensor:
-        """As a mask (rows, keys)."""
+        """Return the rule as a mask (rows, keys)."""
         first = self.shift + rows - 1
         places = first - torch.arange(rows + keys - 1, device=self.allowed.device)
         inside = (places >= 0) & (places < len(self.allowed))
@@ -121,7 +121,7 @@ class Band:
         return line.unfold(0, keys, 1).flip(0)
 
     def everything(self, rows: int, keys: int) -> bool:
-        """Whether it allows every pair of a block."""
+        """Return whether the rule allows every pair of a block."""
         nearest, furthest = self.shift - keys + 1, self.shift + rows - 1
         inside = nearest >= 0 and furthest < len(self.allowed)
         return inside and bool(self.allowed[nearest : furthest + 1].all())
@@ -129,17 +129,17 @@ class Band:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Blocks of queries and as many blocks of keys, whose pairs are computed together.
+    """Blocks of queries, each with one block of keys, whose pairs are computed together.
 
-    A query row occurs at most once in the parts of a layer: layer 0 writes its results, the others
-    are merged into them.
+    In one layer every query row occurs at most once. The results of layer 0 are written; those of
+    higher layers are merged into them.
 
     Attributes:
-        queries, keys: the blocks; no query twice.
-        mask: evaluated pair by pair; None where it allows every pair.
-        band: the rule by distance, the same in every block; None where it allows every pair.
-        layer: 0 for parts whose rows are written and not merged.
-        region: NEAR, BEHIND or AHEAD, see `problem.Region`.
+        queries, keys: the blocks; they contain no query twice.
+        mask: the mask, evaluated pair by pair; None if it allows every pair.
+        band: the rule by distance, the same in every block; None if it allows every pair.
+        layer: 0 for parts whose results are written instead of merged.
+        region: NEAR, BEHIND or AHEAD; see `problem.Region`.
     """
 
     queries: Rows
@@ -151,18 +151,18 @@ class Part:
 
     @property
     def even(self) -> bool:
-        """Whether every block has the distances of the first."""
+        """Whether all blocks have the same distances."""
         if isinstance(self.queries, StridedRows) and isinstance(self.keys, StridedRows):
             return self.queries.count == 1 or self.queries.jump == self.keys.jump
         return self.queries.count == 1
 
     @property
     def pairs(self) -> int:
-        """How many pairs of query and key a head computes."""
+        """The number of query-key pairs that a head computes."""
         return self.queries.count * self.queries.size * self.keys.size
 
     def chunks(self, most: int) -> Iterator["Part"]:
-        """The part in pieces of about ``most`` pairs: whole blocks, or some rows of one block."""
+        """Yield pieces of about ``most`` pairs: whole blocks, or some rows of one block."""
         block = self.queries.size * self.keys.size
         if block <= most:
             many = most // block
@@ -178,13 +178,13 @@ class Part:
                 yield replace(one, queries=one.queries.slice(first, last), band=band)
 
     def blocks(self, first: int, last: int) -> "Part":
-        """Blocks first to last - 1."""
+        """Return blocks first to last - 1."""
         queries, keys = self.queries.blocks(first, last), self.keys.blocks(first, last)
         return replace(self, queries=queries, keys=keys)
 
 
 def allowed_distances(mask: Mask, first: int, stop: int, device: torch.device) -> Tensor:
-    """Whether a mask that depends on the distance only allows each of a range of distances."""
+    """Return for each distance in a range whether a mask by distance allows it."""
     distances = torch.arange(first, stop, device=device)
     zero = torch.zeros((), dtype=torch.long, device=device)
     return mask.rule(zero, zero, distances, zero).expand(len(distances))

@@ -1,9 +1,9 @@
 """One attention as the tiled engine computes it, and the gradients of its tensors.
 
-Where a position's bias is constant from some distance on, other keys and values can stand for k and
-v there ("clipped"). The pairs of a mask then fall into three regions: at least that far behind a
-query, as far ahead of it, and near. All queries of a block have the same keys in a region, so that
-clipped pairs form rectangles.
+If a position's bias is constant beyond some distance, clipped keys and values, which include it,
+can replace k and v there. The pairs of a mask then fall into three regions: at least that far
+behind the query, at least that far ahead of it, and near it. All queries of a block have the same
+keys in a region, so the pairs of a clipped region form rectangles.
 """
 
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ from headwise.positions.relative_terms import RelativeTerms, differences
 from headwise.score_functions import ScoreFunction
 from headwise.shapes import AttentionShape, Index, Truth
 
-BLOCK = 256  # queries that have the same keys in a region
-GRAIN = 64  # a region begins and ends at multiples of so many keys
+BLOCK = 256  # number of consecutive queries that have the same keys in a region
+GRAIN = 64  # a region begins and ends at multiples of this many keys
 
 NEAR, BEHIND, AHEAD = 0, -1, 1
 
 WORTH = 0.5  # the largest share of keys in the near region for which clipping is worthwhile
-PAIRS = 1 << 22  # pairs whose rule is written out at once
+PAIRS = 1 << 22  # the most pairs whose rule is evaluated at once
 
 Numbers = TypeVar("Numbers", int, Tensor)
 
@@ -43,14 +43,14 @@ class Problem:
     """The tensors and parameters of one attention.
 
     Attributes:
-        q, k, v: (B, H, Lq, D), (B, G, Lk, D), (B, G, Lk, Dv); last strides 1.
-        raw_queries: the queries before rotation, which a position's bias depends on; like q.
+        q, k, v: (B, H, Lq, D), (B, G, Lk, D), (B, G, Lk, Dv), with last strides 1.
+        raw_queries: the queries before rotation, on which a position's bias depends; like q.
         mask, position, scale, shape: as in `Call`; the position has rotated q and k already.
-        relative: the position's terms for every difference of a key and a query, from the least, or
+        relative: the position's terms for every difference key - query in increasing order, or
             None.
-        far: clipped keys and values for pairs far apart, or None.
-        sinks: one more logit a head in every softmax, (H,); or None.
-        keep: the pairs that dropout keeps, or None without dropout; of a call that is plain.
+        far: clipped keys and values for distant pairs, or None.
+        sinks: one extra logit per head in every softmax, (H,), or None.
+        keep: the pairs that dropout keeps, or None without dropout; see `_is_plain`.
         score_function: the function of the scaled scores, or None; with one, nothing is clipped.
     """
 
@@ -70,13 +70,13 @@ class Problem:
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """q, k, v, the raw queries, 3 relative terms, 4 clipped keys and values; None if absent."""
+        """q, k, v, the unrotated queries, 3 relative terms, 4 clipped tensors; None if absent."""
         far = (None,) * 4 if self.far is None else (*self.far.keys, *self.far.values)
         relative = self.relative or RelativeTerms()
         return (self.q, self.k, self.v, self.raw_queries, *relative, *far)
 
     def parts(self, side: int) -> list[Part]:
-        """The parts, region by region, with blocks of ``side`` queries where nothing is clipped."""
+        """Return the parts by region, with blocks of ``side`` queries if nothing is clipped."""
         if self.far is None:
             return parts(self.mask, self.shape, side)
         plan, layer = list[Part](), 0
@@ -88,22 +88,22 @@ class Problem:
         return plan
 
     def keys_values(self, part: Part) -> tuple[Tensor, Tensor]:
-        """The full keys and values that a part reads."""
+        """Return the whole keys and values that a part reads."""
         if self.far is None or part.region == NEAR:
             return self.k, self.v
         number = 0 if part.region == BEHIND else 1
         return self.far.keys[number], self.far.values[number]
 
     def position_biases(self, part: Part) -> bool:
-        """Whether the position adds to the scores of a part."""
+        """Return whether the position adds to the scores of a part."""
         return part.region == NEAR and Stage.SCORES in self.position.stages
 
     def needs_weights(self, part: Part) -> bool:
-        """Whether the weights of a part are needed, which the fused kernel does not return."""
+        """Return whether a part needs its weights, which the fused kernel does not return."""
         return part.region == NEAR and Stage.VALUES in self.position.stages
 
     def differences(self, part: Part) -> slice | None:
-        """The slice of all differences that a part has; None where its blocks differ in them."""
+        """Return the slice of `relative` for a part; None if its blocks need different slices."""
         queries, keys = part.queries, part.keys
         if self.relative is None or not (self.position_biases(part) and part.even):
             return None
@@ -117,14 +117,14 @@ class Problem:
         return slice(first, first + (queries.size + keys.size - 2) * keys.step + 1, keys.step)
 
     def terms(self, part: Part) -> RelativeTerms | None:
-        """The relative terms at the differences of a part, as views; None where they differ."""
+        """Return the relative terms of a part, as views; None if `differences` is None."""
         where = self.differences(part)
         return None if where is None or self.relative is None else self.relative.at(where)
 
     def zero_masked(self) -> "Problem":
-        """With 0 in the keys and values that no query of the group sees, if any is NaN or inf.
+        """Set keys and values that no query attends to to 0, if any number is NaN or inf.
 
-        A finite number there has a weight of exactly 0 and needs no change.
+        A finite number there has a weight of exactly 0, so it need not change.
         """
         if finite(self.k) and finite(self.v):
             return self
@@ -142,13 +142,13 @@ class Problem:
 
 
 def finite(rows: Tensor) -> bool:
-    """Whether every number is finite; False is possible where the sum overflows."""
+    """Return whether every number is finite; may return False if the sum overflows."""
     return bool(rows.detach().sum(dtype=softmax_dtype(rows.dtype)).isfinite())
 
 
 @dataclass(frozen=True, repr=False)
 class Region(Mask):
-    """The pairs in one region.
+    """The mask of the pairs in one region.
 
     Attributes:
         which: `NEAR`, `BEHIND` or `AHEAD`.
@@ -176,7 +176,7 @@ class Region(Mask):
         return Tile.FULL if full else Tile.EMPTY if empty else Tile.MIXED
 
     def _ends(self, query: Numbers) -> tuple[Numbers, Numbers]:
-        """The first key that is near a query, and the first that is ahead."""
+        """Return the first key that is near a query, and the first key that is ahead of it."""
         block = query // BLOCK * BLOCK
         first = (block - self.reach + 1) // GRAIN * GRAIN
         return first, -((1 - BLOCK - self.reach - block) // GRAIN) * GRAIN
@@ -189,7 +189,7 @@ class Region(Mask):
 def relative_terms(
     position: Position, raw_queries: Tensor, shape: AttentionShape, scale: float
 ) -> RelativeTerms | None:
-    """The position's terms for every difference of a key and a query, if its bias has that form."""
+    """Return the position's terms for every difference key - query, or None if it has none."""
     if Stage.SCORES not in position.stages:
         return None
     _, _, query, key = shape.indices()
@@ -200,9 +200,9 @@ def relative_terms(
 def clipped_terms(
     position: Position, mask: Mask, shape: AttentionShape, k: Tensor, v: Tensor
 ) -> ClippedKeyValues | None:
-    """The clipped k (B, G, Lk, D), rotated, and v (B, G, Lk, Dv), if most pairs are far apart.
+    """Return the clipped k (B, G, Lk, D), rotated, and v (B, G, Lk, Dv), if worthwhile.
 
-    They are if the mask is no band, and the sequence is long.
+    They are if the sequence is long and the mask is not a band, so that most pairs are distant.
     """
     with torch.autocast(k.device.type, enabled=False):
         far = position.clipped(k, v)
@@ -219,9 +219,9 @@ class GradientBuffers:
 
     Attributes:
         q, k, v, relative: as in `Problem`.
-        raw_queries: None where no bias depends on them.
-        far: of the keys behind, the keys ahead, the values behind, the values ahead; or empty.
-        learned: of other tensors that the bias, or what is added to the values, depends on.
+        raw_queries: None if no bias depends on the unrotated queries.
+        far: of the clipped keys behind and ahead, and values behind and ahead; or empty.
+        learned: gradients of other tensors that the bias or the added output depends on.
     """
 
     q: Tensor
@@ -234,7 +234,7 @@ class GradientBuffers:
 
     @classmethod
     def of(cls, problem: Problem, learned: Sequence[Tensor], *, written: bool) -> "GradientBuffers":
-        """Zeros; uninitialised for q if every row is ``written`` before it is added to."""
+        """Return zeros; q is uninitialised if every row is ``written`` before it is added to."""
         wide = softmax_dtype(problem.q.dtype)
 
         def zeros(tensor: Tensor) -> Tensor:
@@ -250,12 +250,12 @@ class GradientBuffers:
 
     @property
     def all(self) -> tuple[Tensor | None, ...]:
-        """The gradients of `Problem.tensors` in their order, then the learned."""
+        """The gradients of `Problem.tensors` in that order, then of the learned tensors."""
         far = self.far or (None,) * 4
         return (self.q, self.k, self.v, self.raw_queries, *self.relative, *far, *self.learned)
 
     def rows(self, part: Part) -> tuple[Tensor, Tensor]:
-        """The buffers of the keys and values that a part reads."""
+        """Return the gradient buffers of the keys and values that a part reads."""
         if not self.far or part.region == NEAR:
             return self.k, self.v
         number = 0 if part.region == BEHIND else 1

@@ -18,11 +18,11 @@ from headwise.positions.relative_terms import RelativeTerms
 
 
 class ScoreTerms(NamedTuple):
-    """The terms of a part.
+    """The terms added to the scores of a part, and its fully masked rows.
 
     Attributes:
-        scores: (B or 1, H or 1, n or 1, r, m) in the softmax dtype, or None for nothing.
-        fully_masked: (B or 1, H or 1, n or 1, r), True where a row sees no key; or None.
+        scores: (B or 1, H or 1, n or 1, r, m) in the softmax dtype; None if nothing is added.
+        fully_masked: (B or 1, H or 1, n or 1, r), True for a row without an allowed key; or None.
     """
 
     scores: Tensor | None
@@ -32,7 +32,7 @@ class ScoreTerms(NamedTuple):
 def chunks_with_terms(
     problem: Problem, part: Part, limit: int
 ) -> Iterator[tuple[Part, ScoreTerms]]:
-    """The chunks of a part with their score terms, computed once where all are the same."""
+    """Yield the chunks of a part with their score terms, computed once if all are equal."""
     once = None
     biased = problem.mask.biased or problem.position_biases(part)
     same = part.mask is None and not biased and not isinstance(part.keys, IndexedRows)
@@ -45,10 +45,10 @@ def chunks_with_terms(
 def score_terms(
     problem: Problem, part: Part, raw_queries: Tensor, given: RelativeTerms | None = None
 ) -> ScoreTerms:
-    """The terms of a part, differentiable with respect to the tensors of the bias.
+    """Return the terms of a part, differentiable with respect to the tensors of the bias.
 
-    ``raw_queries`` are the part's, (B, H, n, r, D); ``given`` are the relative terms of its bias,
-    if not those of the problem.
+    ``raw_queries`` are the unrotated queries of the part, (B, H, n, r, D). ``given`` replaces the
+    relative terms of the problem.
     """
     given = problem.terms(part) if given is None else given
     pairs, extra = allowed(problem, part), bias(problem, part, raw_queries, given)
@@ -60,7 +60,7 @@ def score_terms(
 
 
 def allowed(problem: Problem, part: Part) -> Tensor | None:
-    """Which pairs of a part may attend, (B or 1, H or 1, n or 1, r, m), or None for all."""
+    """Return which pairs of a part are allowed, (B or 1, H or 1, n or 1, r, m), or None for all."""
     rows, keys = part.queries.size, part.keys.size
     rules = list[Tensor]()
     if part.band is not None:
@@ -75,7 +75,7 @@ def allowed(problem: Problem, part: Part) -> Tensor | None:
 def bias(
     problem: Problem, part: Part, raw_queries: Tensor, given: RelativeTerms | None
 ) -> Tensor | None:
-    """The bias of a part from mask and position, or None."""
+    """Return the bias of a part from the mask and the position, or None."""
     of_position = None
     if problem.position_biases(part):
         of_position = _position_bias(problem, part, raw_queries, given)
@@ -89,12 +89,12 @@ def bias(
 def _position_bias(
     problem: Problem, part: Part, raw_queries: Tensor, given: RelativeTerms | None
 ) -> Tensor | None:
-    """The position's bias, (B or 1, H or 1, n or 1, r, m)."""
+    """Return the position's bias, (B or 1, H or 1, n or 1, r, m)."""
     wide, samples, scale = softmax_dtype(raw_queries.dtype), raw_queries.shape[0], problem.scale
     if given is not None:
         return unfolded(given.bias(folded(raw_queries), scale).to(wide), samples)
     queries, keys = places(problem, part)
-    if part.even and problem.relative is not None:  # blocks alike in differences share a call
+    if part.even and problem.relative is not None:  # blocks with equal differences share a call
         shared = problem.position.bias(folded(raw_queries), queries[0], keys[0], scale)
         return None if shared is None else unfolded(shared.to(wide), samples)
     blocks = zip(raw_queries.unbind(2), queries, keys, strict=True)
@@ -104,14 +104,14 @@ def _position_bias(
 
 
 def values(problem: Problem, part: Part, weights: Tensor) -> Tensor:
-    """What the position adds to the output for the weights (B, H, n, r, m) of a part."""
+    """Return the position's term of the output for the weights (B, H, n, r, m) of a part."""
     blocks = zip(weights.unbind(2), *places(problem, part), strict=True)
     added = [problem.position.values(*block) for block in blocks]
     return torch.stack([block for block in added if block is not None], 2)
 
 
 def score_function(problem: Problem, part: Part) -> Modify:
-    """The problem's function of the scaled scores of a part, (B n, H, r, m)."""
+    """Return the problem's function of the scaled scores of a part, (B n, H, r, m)."""
     function = problem.score_function
     if function is None:
         return None
@@ -120,14 +120,14 @@ def score_function(problem: Problem, part: Part) -> Modify:
 
 
 def places(problem: Problem, part: Part) -> tuple[Tensor, Tensor]:
-    """The positions of the queries (n, r) and keys (n, m) of a part; 0 for an absent key."""
+    """Return the positions of the queries (n, r) and keys (n, m) of a part; 0 for a missing key."""
     device = problem.shape.device
     queries = part.queries.numbers(device) + problem.shape.offset
     return queries, part.keys.numbers(device).clamp(min=0)
 
 
 def _indices(problem: Problem, part: Part) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """b (B,1,1,1,1), h (1,H,1,1,1), query positions (1,1,n,r,1), keys (1,1,n,1,m)."""
+    """Return b (B,1,1,1,1), h (1,H,1,1,1), query positions (1,1,n,r,1), keys (1,1,n,1,m)."""
     queries, keys = places(problem, part)
     b = torch.arange(problem.shape.batch, device=queries.device)[:, None, None, None, None]
     h = torch.arange(problem.shape.heads, device=queries.device)[None, :, None, None, None]
@@ -135,6 +135,6 @@ def _indices(problem: Problem, part: Part) -> tuple[Tensor, Tensor, Tensor, Tens
 
 
 def _whole(values: Tensor, part: Part) -> Tensor:
-    """Expanded to five axes, the last three at the size of the part."""
+    """Expand values to five axes, with the last three axes at the size of the part."""
     values = values.view(*(1,) * (5 - values.dim()), *values.shape)
     return values.expand(-1, -1, part.queries.count, part.queries.size, part.keys.size)

@@ -1,4 +1,4 @@
-"""Tiles of a mask that is no band, found by bisection; equal ones are merged into one part."""
+"""Tiles of a mask that is not a band, found by bisection; equal tiles are merged into one part."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -12,18 +12,18 @@ from headwise.engines.tiled.parts import Band, IndexedRows, Part, StridedRows, a
 from headwise.masks import Mask, Tile
 from headwise.shapes import AttentionShape
 
-Run = tuple[int, int]  # from one number to before another
+Run = tuple[int, int]  # start and stop of a range
 
 
 @dataclass(frozen=True)
 class Stripe:
-    """A block of queries, and the keys in the tiles that are not empty.
+    """A block of queries, and the keys in its tiles that are not empty.
 
     Attributes:
-        start: number of its first query.
-        size: how many queries.
-        runs: those keys, in order, as runs that do not touch.
-        full: whether it sees all of them.
+        start: index of the first query.
+        size: number of queries.
+        runs: the keys, as ordered ranges that do not touch.
+        full: whether the queries may attend to all of these keys.
     """
 
     start: int
@@ -33,16 +33,16 @@ class Stripe:
 
     @property
     def width(self) -> int:
-        """How many keys."""
+        """The number of keys."""
         return sum(last - first for first, last in self.runs)
 
 
 def tiles(mask: Mask, shape: AttentionShape, side: int, layer: int) -> list[Part]:
-    """The parts of any mask, from its tiles of about side x side.
+    """Return the parts of any mask, from its tiles of about side x side.
 
-    Neighbouring queries that see the same run of keys are one rectangle; those whose run moves
-    along with them are overlapping views; the others are gathered, those with about as many keys
-    together.
+    Neighbouring queries that attend to the same range of keys form one rectangle. If the range
+    moves along with the queries, they form overlapping views. The remaining stripes are gathered,
+    together with stripes that have about as many keys.
     """
     groups: list[list[Stripe]] = []
     gathered: dict[Run, list[Stripe]] = defaultdict(list)
@@ -59,7 +59,7 @@ def tiles(mask: Mask, shape: AttentionShape, side: int, layer: int) -> list[Part
 
 
 def stripes(mask: Mask, shape: AttentionShape, side: int) -> Iterator[Stripe]:
-    """Every block of queries that sees something."""
+    """Yield every block of queries that may attend to some key."""
     first, last = shape.offset, shape.offset + shape.queries
     rows = _cuts(mask.tile_boundaries(last, first), first, last, side)
     columns = _cuts(mask.tile_boundaries(shape.keys), 0, shape.keys, side)
@@ -76,9 +76,9 @@ def stripes(mask: Mask, shape: AttentionShape, side: int) -> Iterator[Stripe]:
 
 
 def _cuts(boundaries: frozenset[int], start: int, stop: int, side: int) -> list[int]:
-    """Where tiles begin, and the end: at multiples of side, and at the mask's boundaries.
+    """Return where tiles begin, and the end: at multiples of ``side`` and at the mask's boundaries.
 
-    The boundaries count if they are not too many, and a multiple near one of them is left out.
+    Boundaries are ignored if there are too many. A multiple close to a boundary is left out.
     """
     inside = {place for place in boundaries if start < place < stop}
     if len(inside) > (stop - start) // side:
@@ -91,7 +91,7 @@ def _cuts(boundaries: frozenset[int], start: int, stop: int, side: int) -> list[
 def _descend(
     mask: Mask, rows: list[int], columns: list[int]
 ) -> dict[int, list[tuple[int, int, bool]]]:
-    """For each block of queries the runs of key tiles that are not empty, and whether full."""
+    """Return for each block of queries its nonempty ranges of key tiles, and if each is full."""
     seen: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
     waiting = _starts(mask, rows, columns)
     while waiting:
@@ -106,7 +106,7 @@ def _descend(
 
 
 def _starts(mask: Mask, rows: list[int], columns: list[int]) -> list[tuple[Run, Run]]:
-    """Where to begin: the mask's allowed blocks if they are made of tiles, else everywhere."""
+    """Return the rectangles to bisect: the mask's allowed blocks if possible, else everything."""
     everywhere = [((0, len(rows) - 1), (0, len(columns) - 1))]
     allowed = mask.allowed_blocks()
     if allowed is None:
@@ -122,7 +122,7 @@ def _starts(mask: Mask, rows: list[int], columns: list[int]) -> list[tuple[Run, 
 
 
 def _tiles_of(positions: range, cuts: list[int]) -> Run | None:
-    """Which tiles the positions are, or None if a tile is cut."""
+    """Return the range of tiles that the positions cover, or None if they cut a tile."""
     start, stop = max(positions.start, cuts[0]), min(positions.stop, cuts[-1])
     if start >= stop:
         return 0, 0
@@ -137,9 +137,9 @@ def _halves(run: Run) -> list[Run]:
 
 
 def _continues(group: list[Stripe], stripe: Stripe) -> bool:
-    """Whether a stripe starts where the group ends, and sees the same keys or moves along.
+    """Return whether a stripe starts where the group ends and fits its key ranges.
 
-    It moves along if it is the group's last moved by its size, keys and all, as all others are.
+    It fits if all keys are equal, or if every stripe is the one before it moved by its size.
     """
     last = group[-1]
     if last.start + last.size != stripe.start or last.full != stripe.full:
@@ -154,7 +154,7 @@ def _continues(group: list[Stripe], stripe: Stripe) -> bool:
 
 
 def _view(group: list[Stripe], shape: AttentionShape, mask: Mask | None, layer: int) -> Part:
-    """Stripes of one run each, all the same or each moved along, as one part."""
+    """Return stripes of one range each, all equal or all moved along, as one part."""
     one, last = group[0], group[-1]
     start, stop = one.runs[0]
     if last.runs == one.runs:
@@ -176,7 +176,7 @@ def _view(group: list[Stripe], shape: AttentionShape, mask: Mask | None, layer: 
 
 
 def _gather(group: list[Stripe], shape: AttentionShape, mask: Mask, layer: int) -> Part:
-    """Stripes of one size, each with its keys, and -1 where it has fewer than others."""
+    """Return stripes of one size as one part; -1 fills the rows of stripes with fewer keys."""
     keys = torch.full((len(group), max(stripe.width for stripe in group)), -1)
     for row, stripe in enumerate(group):
         keys[row, : stripe.width] = torch.cat([torch.arange(*run) for run in stripe.runs])

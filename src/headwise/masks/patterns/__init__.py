@@ -1,1 +1,1 @@
-"""The masks, one concept a file."""
+"""The masks, with one file per concept."""

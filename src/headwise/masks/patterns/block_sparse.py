@@ -55,8 +55,8 @@ class BlockSparse(Mask):
     def resolve(self, shape: AttentionShape) -> Mask:
         if not broadcasts(len(self.layout), shape.heads):
             raise BadValue(
-                "block_sparse: the layout has {num_layout} heads, the call {heads}; give "
-                "one layout for all heads, or one for each",
+                "block_sparse: the layout has {num_layout} heads, but the call has {heads}; "
+                "use one layout for all heads, or one for each head",
                 num_layout=len(self.layout),
                 heads=shape.heads,
             )
@@ -64,16 +64,16 @@ class BlockSparse(Mask):
 
 
 def block_sparse(layout: Tensor, block: int) -> Mask:
-    """A block of queries sees the blocks of keys that its row of the layout allows.
+    """Let each block of queries attend to the blocks of keys that its layout row allows.
 
-    What lies outside the layout is not seen; no length has to be a multiple of the block.
+    Positions outside the layout are masked; no length has to be a multiple of the block.
 
     Args:
         layout: booleans (query blocks, key blocks), or (H, query blocks, key blocks).
-        block: how many positions a block has, at least 1.
+        block: the number of positions in a block, at least 1.
 
     Raises:
-        BadType, BadValue: if the layout is not boolean or of another rank, or the block below 1.
+        BadType, BadValue: if the layout is not boolean or has another rank, or block is below 1.
 
     Source: Gray et al. 2017, block-sparse kernels; Zaheer et al. 2020 (BigBird), appendix D.
 
@@ -101,13 +101,13 @@ def block_sparse(layout: Tensor, block: int) -> Mask:
     return BlockSparse(layout if layout.dim() == 3 else layout[None], block)
 
 
-MOST = 2**24  # the largest number of pairs of blocks in a random layout
-HEAD_SEEDS = 2_654_435_761  # how far apart the seeds of two heads are, modulo 2^32
+MOST = 2**24  # the most pairs of blocks in a random layout
+HEAD_SEEDS = 2_654_435_761  # the difference between the seeds of two heads, modulo 2^32
 
 
 @dataclass(frozen=True, repr=False)
 class RandomBlocks(Mask):
-    """The mask of `random_blocks`; `resolve` draws the layout for a length."""
+    """The mask of `random_blocks`; `resolve` draws the layout for the length of a call."""
 
     block: int
     count: int
@@ -116,7 +116,7 @@ class RandomBlocks(Mask):
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         raise BadValue(
-            "random_blocks: the blocks are drawn for a call's length; use "
+            "random_blocks: the blocks depend on the length of a call; use "
             "mask.resolve(shape) or mask.dense(shape)"
         )
 
@@ -134,7 +134,7 @@ class RandomBlocks(Mask):
         if self.heads * rows * columns > MOST:
             raise BadValue(
                 "random_blocks: expected at most {most} pairs of blocks, got {rows} x "
-                "{columns}; take larger blocks",
+                "{columns}; use larger blocks",
                 most=MOST,
                 rows=rows,
                 columns=columns,
@@ -145,7 +145,7 @@ class RandomBlocks(Mask):
 
 
 def _draw(rows: int, columns: int, count: int, seed: int, heads: int) -> Tensor:
-    """A layout whose rows have seeds of their own, so that they do not depend on each other."""
+    """Draw a random layout; each row has its own seed, so the rows are independent."""
     layout = torch.zeros(heads, rows, columns, dtype=torch.bool)
     for head, row in product(range(heads), range(rows)):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + row + head * HEAD_SEEDS)
@@ -156,7 +156,7 @@ def _draw(rows: int, columns: int, count: int, seed: int, heads: int) -> Tensor:
 
 @torch.library.custom_op("headwise::random_blocks", mutates_args=())
 def drawn_layout(rows: int, columns: int, count: int, seed: int, heads: int) -> Tensor:
-    """The layout (H or 1, query blocks, key blocks) as one node of a graph."""
+    """Draw the layout (H or 1, query blocks, key blocks) as one node of a graph."""
     return _draw(rows, columns, count, seed, heads)
 
 
@@ -167,20 +167,20 @@ def _(rows: int, columns: int, count: int, seed: int, heads: int) -> Tensor:
 
 
 def random_blocks(block: int, count: int, *, seed: int, heads: int = 1) -> Mask:
-    """Each block of queries sees ``count`` blocks of keys drawn at random.
+    """Let each block of queries attend to ``count`` blocks of keys chosen at random.
 
     The same seed and number of keys give the same blocks, in every call and on every device.
     BigBird is ``window(w, w) | global_tokens(g) | random_blocks(b, r, seed=s)``.
 
     Args:
-        block: how many positions a block has, at least 1.
-        count: how many blocks of keys are drawn, all of them where there are fewer.
-        seed: of the draw, at least 0.
-        heads: H for blocks of its own in each head, as in BigBird; 1 for the same in all heads.
+        block: the number of positions in a block, at least 1.
+        count: the number of key blocks to choose; all of them if there are fewer.
+        seed: the seed of the random choice, at least 0.
+        heads: H for a separate choice in each head, as in BigBird; 1 for one choice for all heads.
 
     Raises:
-        BadType, BadValue: if an argument is no integer or too small, or, when called, if the
-            length has more than 2^24 pairs of blocks or H is another.
+        BadType, BadValue: if an argument is not an integer or too small, or, when called, if the
+            length gives more than 2^24 pairs of blocks or H differs.
 
     Source: Zaheer et al. 2020 (BigBird), section 2, random attention.
 
@@ -191,6 +191,6 @@ def random_blocks(block: int, count: int, *, seed: int, heads: int = 1) -> Mask:
     """
     block = check_integer("random_blocks", "block", block, 1, Text("64 is usual"))
     count = check_integer("random_blocks", "count", count, 1, Text("3 is usual"))
-    seed = check_integer("random_blocks", "seed", seed, 0, Text("any number does"))
+    seed = check_integer("random_blocks", "seed", seed, 0, Text("any integer works"))
     heads = check_integer("random_blocks", "heads", heads, 1, Text("1 draws once for all heads"))
     return RandomBlocks(block, count, seed, heads)

@@ -25,10 +25,10 @@ class Causal(Mask):
 
 
 def causal() -> Mask:
-    """Each query attends to its own position and to earlier ones.
+    """Let each query attend to its own position and to earlier positions.
 
-    With fewer queries than keys the last query sees every key (lower-right alignment), as with a
-    cache. With more queries than keys the first ones see nothing and are blind.
+    The last query is aligned with the last key (lower-right alignment), as with a cache. If there
+    are more queries than keys, the first queries have no key and are fully masked.
 
     Source: Vaswani et al. 2017, section 3.2.3.
 
@@ -54,7 +54,7 @@ class Full(Mask):
 
 
 def full() -> Mask:
-    """Every query attends to every key: the attention of an encoder.
+    """Let every query attend to every key, as in an encoder.
 
     Example:
         >>> print(full().draw(2))
@@ -87,18 +87,17 @@ class Window(Mask):
 
 
 def window(left: int, right: int) -> Mask:
-    """Each query attends to ``left`` keys behind, its own key, and ``right`` keys ahead.
+    """Let each query attend to ``left`` keys behind, its own key, and ``right`` keys ahead.
 
-    Hugging Face's ``sliding_window=w`` is ``window(w - 1, 0)``; Longformer's
-    ``attention_window=w`` is ``window(w // 2, w // 2)``. A window longer than the sequence is full
-    attention.
+    Hugging Face's ``sliding_window=w`` is ``window(w - 1, 0)``; Longformer's ``attention_window=w``
+    is ``window(w // 2, w // 2)``. If a window is longer than the sequence, the mask is full.
 
     Args:
-        left: how many keys behind its own a query sees, at least 0.
-        right: how many keys ahead of its own a query sees, at least 0.
+        left: the number of keys before the query's own position, at least 0.
+        right: the number of keys after the query's own position, at least 0.
 
     Raises:
-        BadType, BadValue: if a side is no integer, negative, or above 2^31 - 1.
+        BadType, BadValue: if a side is not an integer, is negative, or above 2^31 - 1.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
 
@@ -144,15 +143,15 @@ class Dilated(Mask):
 
 
 def dilated(left: int, right: int, *, step: int) -> Mask:
-    """Every ``step``-th key: ``left`` of them behind, the own key, ``right`` of them ahead.
+    """Let each query attend to every ``step``-th key: ``left`` behind, its own, ``right`` ahead.
 
     Args:
-        left: how many keys behind a query sees, at least 0.
-        right: how many keys ahead a query sees, at least 0.
-        step: the distance between two of them, at least 1; 1 is ``window(left, right)``.
+        left: the number of keys before the query's own position, at least 0.
+        right: the number of keys after the query's own position, at least 0.
+        step: the distance between two neighbouring keys, at least 1; 1 is ``window(left, right)``.
 
     Raises:
-        BadType, BadValue: if an argument is no integer, too small, or above 2^31 - 1.
+        BadType, BadValue: if an argument is not an integer, is too small, or above 2^31 - 1.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1, dilated sliding window.
 
@@ -163,7 +162,7 @@ def dilated(left: int, right: int, *, step: int) -> Mask:
         ■ · ■ ·
         · ■ · ■
     """
-    left = check_integer("dilated", "left", left, 0, Text("0 sees nothing there"))
-    right = check_integer("dilated", "right", right, 0, Text("0 sees nothing there"))
-    step = check_integer("dilated", "step", step, 1, Text("1 is a plain window"))
+    left = check_integer("dilated", "left", left, 0, Text("0 allows no key behind"))
+    right = check_integer("dilated", "right", right, 0, Text("0 allows no key ahead"))
+    step = check_integer("dilated", "step", step, 1, Text("1 gives an ordinary window"))
     return Dilated(left, right, step)

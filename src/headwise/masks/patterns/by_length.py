@@ -1,4 +1,4 @@
-"""Masks made from lengths: padding, a bidirectional prefix, and packed documents."""
+"""Masks defined by lengths: padding, a bidirectional prefix, and packed documents."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +30,8 @@ from headwise.shapes import (
 class Padding(Mask):
     """The mask of `padding`."""
 
-    real: Tensor  # lengths (B,), or booleans (B, Lk), True on real keys
-    prefix: bool = False  # whether `prefix` made it, for messages
+    real: Tensor  # lengths (B,), or booleans (B, Lk) that are True on real keys
+    prefix: bool = False  # whether `prefix` created the mask, for messages
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         real = self.real.to(k.device)
@@ -59,14 +59,14 @@ class Padding(Mask):
         if not broadcasts(batch, shape.batch):
             raise BadValue(
                 "{maker}: made for a batch of {batch}, called with a batch of {got}; "
-                "give one length, or one row, for each sample",
+                "use one length, or one row, for each sample",
                 maker=maker,
                 batch=batch,
                 got=shape.batch,
             )
         if self.real.dtype == torch.bool and self.real.shape[1] != shape.keys:
             raise BadValue(
-                "{maker}: made for {real_shape_1} keys, called with {keys}; its shape is (B, Lk)",
+                "{maker}: made for {real_shape_1} keys, called with {keys}; use shape (B, Lk)",
                 maker=maker,
                 real_shape_1=self.real.shape[1],
                 keys=shape.keys,
@@ -86,16 +86,16 @@ class Padding(Mask):
 
 
 def padding(real: Sequence[int] | Tensor) -> Mask:
-    """Only real keys are attended to; padded ones never touch the result or a gradient.
+    """Mask the padded keys; they never affect the output or a gradient.
 
     Args:
-        real: the lengths, one integer for each sample, keys from there on being padding; or a
-            boolean tensor (B, Lk), True on real keys. (PyTorch's ``key_padding_mask`` is its
-            opposite: pass ``~key_padding_mask``.)
+        real: the number of real keys of each sample, after which all keys are padding; or a boolean
+            tensor (B, Lk), True on real keys. (PyTorch's ``key_padding_mask`` is the opposite: pass
+            ``~key_padding_mask``.)
 
     Raises:
-        BadType, BadValue: if it is neither, a length is negative or above 2^31 - 1, or B or Lk do
-            not fit when called.
+        BadType, BadValue: if ``real`` is neither, if a length is negative or above 2^31 - 1, or,
+            when called, if B or Lk do not fit.
 
     Example:
         >>> print(padding([2]).draw(3))
@@ -103,12 +103,12 @@ def padding(real: Sequence[int] | Tensor) -> Mask:
         ■ ■ ·
         ■ ■ ·
     """
-    blind = Text("0 makes every row of that sample blind")
-    return Padding(_real_or_lengths("padding", real, blind))
+    zero = Text("0 masks every key of that sample")
+    return Padding(_real_or_lengths("padding", real, zero))
 
 
 def _real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Tensor:
-    """Checked lengths (B,), or booleans (B, Lk); ``zero`` is the meaning of a length of 0."""
+    """Validate lengths (B,) or booleans (B, Lk); ``zero`` explains a length of 0."""
     if not isinstance(real, Tensor):
         return torch.tensor(check_integers(mask, Text("length"), real, zero), dtype=torch.int64)
     check_dense(mask, real)
@@ -117,8 +117,8 @@ def _real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Ten
     if real.dtype not in INTEGERS or real.dim() != 1:
         raise BadType(
             "{mask}: expected lengths (B,) as integers or a boolean tensor (B, Lk) that "
-            "is True on real keys, got {got}; a tokenizer's mask, 1 on real keys, becomes boolean "
-            "by mask.bool()",
+            "is True on real keys, got {got}; convert a tokenizer's mask, which is 1 on real keys, "
+            "with mask.bool()",
             mask=mask,
             got=describe(real),
         )
@@ -131,16 +131,16 @@ def _real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Ten
 
 
 def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
-    """Causal, but for a prefix that every query sees in both directions.
+    """Let queries attend causally, and every query attend to the whole prefix.
 
-    It is ``causal() | padding(lengths)``.
+    This is ``causal() | padding(lengths)``.
 
     Args:
-        lengths: how long the prefix is: one number for all samples, or one for each.
+        lengths: the length of the prefix: one number for all samples, or one for each sample.
 
     Raises:
-        BadType, BadValue: if a length is no integer, negative or above 2^31 - 1, or, when called,
-            if B does not fit.
+        BadType, BadValue: if a length is not an integer, is negative or above 2^31 - 1, or, when
+            called, B does not fit.
 
     Source: Raffel et al. 2020 (T5), section 3.2.1, figure 4, right.
 
@@ -160,9 +160,9 @@ class Documents(Mask):
     """The mask of `documents`."""
 
     ids: Tensor  # (B or 1, Lk), the document of each key
-    summed: bool = False  # whether it was made from lengths, for messages
-    query_ids: Tensor | None = None  # (B or 1, Lq), those of the queries, if not of their positions
-    offset: int = 0  # the position of the first of them, once resolved
+    summed: bool = False  # whether it was given as lengths, for messages
+    query_ids: Tensor | None = None  # (B or 1, Lq), the document of each query, if not by position
+    offset: int = 0  # the position of the first query, once resolved
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         ids, queries = (ids.to(k.device) for ids in (self.ids, self._query_ids))
@@ -208,10 +208,10 @@ class Documents(Mask):
             self._check_queries(self.query_ids, shape)
         batch, keys = self.ids.shape
         if not broadcasts(batch, shape.batch) or keys != shape.keys:
-            reason = Text("number every position of the keys")
+            reason = Text("assign a document number to every key")
             if self.summed:
                 reason = Text(
-                    "the lengths sum to {keys}, and have to sum to Lk = {expected}",
+                    "the lengths sum to {keys}, but must sum to Lk = {expected}",
                     keys=keys,
                     expected=shape.keys,
                 )
@@ -239,7 +239,7 @@ def _row(ids: Tensor, b: Index, position: Index) -> Tensor:
 
 
 class DocumentsFunction(Protocol):
-    """The function `documents`, and the one of flash-attn's arguments."""
+    """The function `documents`, with a variant for flash-attn's arguments."""
 
     __name__: str
     from_cu_seqlens: Callable[..., Mask]
@@ -259,18 +259,18 @@ def _with_from_cu_seqlens(function: Callable[..., Mask]) -> DocumentsFunction:
 def documents_from_cu_seqlens(
     cu_seqlens_q: Sequence[int] | Tensor, cu_seqlens_k: Sequence[int] | Tensor | None = None
 ) -> Mask:
-    """`documents` from the cumulative lengths that flash-attn's functions for packed texts take.
+    """Return `documents` from the cumulative lengths of flash-attn's functions for packed texts.
 
-    ``causal()`` counts positions from the start of the whole sequence: together with it, give the
+    ``causal()`` counts positions from the start of the whole sequence: to combine both, give the
     same lengths for queries and keys.
 
     Args:
-        cu_seqlens_q: 0, the length of the first document, that of the first two, and so on.
-        cu_seqlens_k: the same for the keys, of as many documents; None means the same lengths.
+        cu_seqlens_q: 0, the length of the first document, of the first two together, and so on.
+        cu_seqlens_k: the same for the keys of as many documents; None means the same lengths.
 
     Raises:
-        BadType, BadValue: if one is no sequence of integers that starts at 0 and never falls, or
-            they have different numbers of documents.
+        BadType, BadValue: if one is not a sequence of integers that starts at 0 and never falls,
+            or they have different numbers of documents.
 
     Example:
         >>> print(documents.from_cu_seqlens([0, 1, 3]).draw(3))
@@ -284,8 +284,8 @@ def documents_from_cu_seqlens(
     key_lengths = _lengths("cu_seqlens_k", cu_seqlens_k)
     if len(lengths) != len(key_lengths):
         raise BadValue(
-            "documents: cu_seqlens_q has {queries} documents and cu_seqlens_k {keys}; give the "
-            "keys of every document, 0 where it has none",
+            "documents: cu_seqlens_q has {queries} documents, but cu_seqlens_k has {keys}; give "
+            "the keys of every document, 0 for a document without keys",
             queries=len(lengths),
             keys=len(key_lengths),
         )
@@ -293,7 +293,7 @@ def documents_from_cu_seqlens(
 
 
 def _lengths(argument: str, cumulative: object) -> list[int]:
-    """The lengths whose sums are given."""
+    """Return the lengths of the documents from their cumulative sums."""
     listed = cumulative.tolist() if isinstance(cumulative, Tensor) else cumulative
     sums = check_integers("documents", Text("sum of lengths"), listed, Text("the first sum is 0"))
     lengths = [after - before for before, after in pairwise(sums)]
@@ -311,17 +311,17 @@ def _lengths(argument: str, cumulative: object) -> list[int]:
 def documents(
     parts: Sequence[int] | Tensor, key_parts: Sequence[int] | Tensor | None = None
 ) -> Mask:
-    """Each position sees its own document only. Add ``causal()`` for a language model.
+    """Let each position attend only to its own document; combine with ``causal()`` for a decoder.
 
     Args:
-        parts: the lengths of the documents in the sequence, one after the other; or an integer
-            tensor (Lk,) or (B, Lk) that numbers the document of each position.
-        key_parts: the same for the keys, where these are another sequence, as in cross-attention
-            of packed texts; ``parts`` are then those of the queries, (Lq,) or (B, Lq).
+        parts: the lengths of the documents in the sequence, in order; or an integer tensor (Lk,) or
+            (B, Lk) with the document number of each position.
+        key_parts: the same for the keys, if they are another sequence, as in cross-attention of
+            packed texts; ``parts`` then describes the queries, (Lq,) or (B, Lq).
 
     Raises:
-        BadType, BadValue: if it is neither, a length is negative, their sum is above 2^31 - 1, or,
-            when called, B, Lq or Lk do not fit.
+        BadType, BadValue: if ``parts`` is neither, a length is negative, their sum is above 2^31 -
+            1, or, when called, if B, Lq or Lk do not fit.
 
     Source: Krell et al. 2021, packing without cross-contamination.
 
@@ -351,7 +351,7 @@ def _numbers(parts: Sequence[int] | Tensor) -> Tensor:
                 "documents: expected integers (Lk,) or (B, Lk), got {got}", got=describe(parts)
             )
         return ids.long()
-    lengths = check_integers("documents", Text("length"), parts, Text("a document of 0 is none"))
+    lengths = check_integers("documents", Text("length"), parts, Text("0 means an empty document"))
     check_integer("documents", Text("the sum of the lengths"), sum(lengths), 0)
     counts, total = torch.tensor(lengths, dtype=torch.long), sum(lengths)
     return torch.arange(len(lengths)).repeat_interleave(counts, output_size=total)[None]

@@ -1,4 +1,4 @@
-"""Masks composed of masks: keys appended for every query, and a mask for each head."""
+"""Masks composed of masks: keys appended for every query, and one mask for each head."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ class Appended(Mask):
 
     inner: Mask
     count: int
-    own: int | None = None  # once resolved, the number of keys of the inner mask
+    own: int | None = None  # the number of keys of the inner mask, once the mask is resolved
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         extra = k >= self._own()
@@ -49,8 +49,8 @@ class Appended(Mask):
         own = shape.keys - self.count
         if own < 0:
             raise BadValue(
-                "appended: made for {count} keys behind the others, called with {keys} "
-                "in all; they count among the keys",
+                "appended: expected at least the {count} appended keys, got {keys} keys "
+                "in total; append them to k and v",
                 count=self.count,
                 keys=shape.keys,
             )
@@ -77,14 +77,14 @@ class Appended(Mask):
 
 
 def appended(mask: Mask, count: int) -> Mask:
-    """The mask for its own keys, and ``count`` keys behind them that every query sees.
+    """Return a mask extended by ``count`` keys at the end, to which every query attends.
 
-    This is what a learned extra key (``add_bias_kv``) and an extra key of zeros
-    (``add_zero_attn``) need: they have no position, and no mask hides them.
+    A learned extra key (``add_bias_kv``) and an extra key of zeros (``add_zero_attn``) need this:
+    they have no position, and no mask hides them.
 
     Raises:
-        BadType, BadValue: if it is no mask, the count is no integer or negative, or, when called,
-            if there are fewer keys.
+        BadType, BadValue: if ``mask`` is not a mask, ``count`` is not an integer or negative, or,
+            when called, if there are fewer keys.
 
     Example:
         >>> from headwise.masks import causal
@@ -94,7 +94,7 @@ def appended(mask: Mask, count: int) -> Mask:
     """
     if not isinstance(mask, Mask):
         raise BadType(
-            "appended: expected a mask, got {mask_type}; full() hides nothing",
+            "appended: expected a mask, got {mask_type}; full() masks nothing",
             mask_type=type(mask).__name__,
         )
     count = check_integer("appended", "count", count, 0, Text("add_bias_kv appends 1"))
@@ -131,7 +131,7 @@ class PerHead(Mask):
     def resolve(self, shape: AttentionShape) -> Mask:
         if len(self.masks) != shape.heads:
             raise BadValue(
-                "per_head: made for {num_masks} heads, called with {heads}; give one "
+                "per_head: made for {num_masks} heads, called with {heads}; use one "
                 "mask for each head",
                 num_masks=len(self.masks),
                 heads=shape.heads,
@@ -143,13 +143,14 @@ class PerHead(Mask):
 
 
 def per_head(masks: Sequence[Mask]) -> Mask:
-    """Head h uses the h-th mask.
+    """Use the mask with index h for query head h.
 
     Args:
         masks: one mask for each query head.
 
     Raises:
-        BadType, BadValue: if it is no sequence of masks, or, when called, their number is not H.
+        BadType, BadValue: if ``masks`` is not a sequence of masks, or, when called, not of length
+            H.
 
     Example:
         >>> from headwise.masks import causal, full
@@ -159,7 +160,7 @@ def per_head(masks: Sequence[Mask]) -> Mask:
     if not isinstance(masks, Iterable):
         raise BadType(
             "per_head: expected a sequence of masks, one for each head, got {masks!r}; "
-            "one mask for all heads needs no per_head",
+            "if all heads share one mask, pass that mask itself",
             masks=masks,
         )
     heads = tuple(masks)

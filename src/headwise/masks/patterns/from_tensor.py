@@ -72,7 +72,7 @@ class FromTensor(Mask):
         rows, columns = self.tensor.shape[-2:]
         if (queries, columns if keys is None else keys) != (rows, columns):
             raise BadValue(
-                "draw: this mask holds {rows} queries and {columns} keys; use "
+                "draw: this mask has {rows} queries and {columns} keys; use "
                 "draw({rows}, {columns})",
                 rows=rows,
                 columns=columns,
@@ -82,7 +82,7 @@ class FromTensor(Mask):
     def _at(self, b: Index, h: Index, q: Index, k: Index) -> Tensor:
         if self.offset is None:
             raise BadValue(
-                "from_tensor: a tensor mask has to be resolved for a call before its "
+                "from_tensor: a tensor mask must be resolved for a call before its "
                 "rule is evaluated; use mask.resolve(shape) or mask.dense(shape)"
             )
         batch, heads = self.tensor.shape[:2]
@@ -90,22 +90,23 @@ class FromTensor(Mask):
 
 
 def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
-    """A mask from a tensor: booleans say who may attend, floats are added to the scaled scores.
+    """Return a mask from a tensor: booleans, or floats that are added to the scaled scores.
 
-    A float that is -inf, or the lowest finite number of its type (or of bfloat16), blocks the
-    pair: a row in which every key is blocked is blind, and gives 0.
+    A float that is -inf, or the lowest finite number of its type (or of bfloat16), blocks the pair.
+    A row in which every key is blocked is fully masked, with output 0.
 
     Args:
         tensor: boolean, True where a query may attend (the opposite of PyTorch's
             ``attn_mask`` in `torch.nn.MultiheadAttention`), or floating point.
-        layout: what the axes are: "q k", "b q k", "h q k" or "b h q k". An axis of size 1
-            broadcasts. Without a layout two axes are read as "q k" and three as "b q k" or
-            "h q k", whichever fits the call, with q and k of their full size; where both readings
-            fit, the call raises an error that asks for the layout.
+        layout: the axes: "q k", "b q k", "h q k" or "b h q k". An axis of size 1 broadcasts.
+            Without a layout, two axes are read as "q k", and three axes as "b q k" or "h q k",
+            whichever fits the call, with q and k at their full size; if both fit, the call raises
+            an error that asks for the layout.
 
     Raises:
-        BadType, BadValue: if it is neither boolean nor floating point, not dense, or a float tensor
-            of 0 and 1 only; and, when called, if the shape does not fit or fits in two ways.
+        BadType, BadValue: if the tensor is neither boolean nor floating point, not dense, or a
+            float tensor of 0 and 1 only; or, when called, if its shape does not fit or fits in two
+            ways.
 
     Example:
         >>> print(from_tensor(torch.tensor([[True, False], [True, True]])).draw(2))
@@ -142,7 +143,7 @@ def check_float_mask(tensor: Tensor, argument: str) -> None:
 
 
 def unexpanded(tensor: Tensor) -> Tensor:
-    """The tensor with one entry of each expanded axis: every number in memory once.
+    """Return the tensor with one entry on each expanded axis: every number in memory once.
 
     Example:
         >>> unexpanded(torch.zeros(3).expand(2, 3)).shape
@@ -155,17 +156,17 @@ def unexpanded(tensor: Tensor) -> Tensor:
 
 
 def blocked_below(dtype: torch.dtype) -> float:
-    """The largest number of a float mask that still means blocked."""
+    """Return the largest number of a float mask that still means blocked."""
     return max(torch.finfo(dtype).min, torch.finfo(torch.bfloat16).min)
 
 
 def is_allowed(tensor: Tensor) -> Truth:
-    """Which entries of a boolean or float mask allow their pair; NaN does, so that it shows."""
+    """Return which entries of a mask allow their pair; NaN allows it, so that it shows."""
     return tensor if tensor.dtype == torch.bool else ~(tensor <= blocked_below(tensor.dtype))
 
 
 def arrange(tensor: Tensor, layout: Layout | None, shape: AttentionShape) -> Tensor:
-    """The tensor as (B or 1, H or 1, Lq, Lk), a view; refuses one that fits in no or two ways."""
+    """Return the tensor as a view (B or 1, H or 1, Lq, Lk); refuse it if no or two ways fit."""
     readings = [layout] if layout else _readings(tensor, shape)
     broadcasts = "bhqk" if layout or tensor.dim() == 4 else "bh"
     fitting = [reading for reading in readings if _fits(tensor, reading, shape, broadcasts)]
@@ -197,7 +198,7 @@ def _readings(tensor: Tensor, shape: AttentionShape) -> list[Layout]:
 
 
 def _fits(tensor: Tensor, layout: Layout, shape: AttentionShape, broadcasts: str) -> bool:
-    """Whether the axes have the sizes of the call, or size 1 where that broadcasts."""
+    """Return whether the axes have the sizes of the call, or size 1 where that broadcasts."""
     sizes = {"b": shape.batch, "h": shape.heads, "q": shape.queries, "k": shape.keys}
     axes = layout.split()
     if tensor.dim() != len(axes):

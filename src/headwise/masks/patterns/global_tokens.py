@@ -1,4 +1,4 @@
-"""Chosen tokens that every query sees and that see every key."""
+"""Global tokens: chosen tokens to which every query attends and which attend to every key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from headwise.shapes import (
 class GlobalTokens(Mask):
     """The mask of `global_tokens`."""
 
-    chosen: Tensor  # (B or 1, n), True on the chosen positions, from 0
+    chosen: Tensor  # (B or 1, n), True on the chosen positions, counted from 0
     symmetric: bool
     whole: bool  # whether `chosen` covers all keys
 
@@ -53,8 +53,8 @@ class GlobalTokens(Mask):
         batch, keys = self.chosen.shape
         if not broadcasts(batch, shape.batch) or (self.whole and keys != shape.keys):
             raise BadValue(
-                "global_tokens: made for (B, Lk) = {expected}, called with {got}; give a row for "
-                "each sample and all keys",
+                "global_tokens: made for (B, Lk) = {expected}, called with {got}; use one row for "
+                "each sample, with all keys",
                 expected=(batch, keys),
                 got=(shape.batch, shape.keys),
             )
@@ -75,18 +75,18 @@ class GlobalTokens(Mask):
 
 
 def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> Mask:
-    """Every query sees the chosen tokens and, when symmetric, they see every key.
+    """Let every query attend to the chosen tokens and, if symmetric, these attend to every key.
 
     Longformer's pattern is ``window(w // 2, w // 2) | global_tokens(chosen)``.
 
     Args:
-        chosen: positions, the same in every sample; or a boolean tensor (Lk,) or (B, Lk), True on
-            the chosen tokens.
-        symmetric: whether a chosen token also sees every key.
+        chosen: positions that are the same in every sample, or a boolean tensor (Lk,) or (B, Lk)
+            that is True on the chosen tokens.
+        symmetric: whether a chosen token also attends to every key.
 
     Raises:
-        BadType, BadValue: if it is neither positions nor booleans, a position is negative or above
-            2^31 - 1, symmetric is no boolean, or, when called, B or Lk do not fit.
+        BadType, BadValue: if ``chosen`` is neither, a position is negative or above 2^31 - 1,
+            ``symmetric`` is not a boolean, or, when called, B or Lk do not fit.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1, global attention.
 
@@ -98,7 +98,7 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
         · ■ · ·
     """
     check_boolean(
-        "global_tokens", "symmetric", symmetric, Text("False: all see it, not the reverse")
+        "global_tokens", "symmetric", symmetric, Text("False adds no keys for the tokens")
     )
     if isinstance(chosen, Tensor):
         check_dense("global_tokens", chosen)

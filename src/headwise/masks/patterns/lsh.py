@@ -1,4 +1,4 @@
-"""Queries see the keys of their hash bucket, as in the Reformer."""
+"""Masks by hashing: queries attend to the keys of their hash bucket, as in the Reformer."""
 
 import math
 from collections.abc import Sequence
@@ -15,25 +15,25 @@ from headwise.masks.arguments import Content, needs_operator
 from headwise.masks.mask import Mask
 from headwise.shapes import AttentionShape, Index, Truth, check_boolean, check_integer
 
-MOST, MOST_AT_ONCE = 2**24, 2**12  # the most buckets of one round, and of one rotation
-ALONE = 64  # up to so many buckets come from one rotation, more from a product of two
-AT_ONCE = 2**20  # numbers of one block of rotated rows, which fit in the cache
-LAST = -1e5  # the bias on the own key where it is the last resort
+MOST, MOST_AT_ONCE = 2**24, 2**12  # the most buckets of one round and of one rotation
+ALONE = 64  # the most buckets of one rotation by default; more come from two rotations
+AT_ONCE = 2**20  # numbers of one block of rotated rows, which fit in a CPU cache
+LAST = -1e5  # the bias on the query's own key if ``own`` is False
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Hashed(Mask):
     """The mask of `lsh` bound to the q and k of one call.
 
-    A place is a position in the order of the keys by bucket and position.
+    A place is an index in the order of the keys sorted by bucket, then by position.
     """
 
-    keys: Tensor  # (B, G, rounds, Lk), the place of each key, -1 of a hidden one
-    queries: Tensor  # (B, H, rounds, Lq), the place where a key like the query would stand
-    real: Tensor  # (B,), how many keys are not hidden
-    chunk: int  # places of a chunk
+    keys: Tensor  # (B, G, rounds, Lk), the place of each key, -1 if the key is hidden
+    queries: Tensor  # (B, H, rounds, Lq), the place of a key with the query's bucket and position
+    real: Tensor  # (B,), the number of keys that are not hidden
+    chunk: int  # number of places in a chunk
     offset: int
-    own: bool  # whether a query may see its own key like any other
+    own: bool  # whether a query may attend to its own key as to any other key
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         group = self.queries.shape[1] // max(self.keys.shape[1], 1)
@@ -60,12 +60,12 @@ class Hashed(Mask):
 
     @cached_property
     def homes(self) -> Tensor:
-        """The chunk of each key, -1 of a hidden one: (B, G, rounds, Lk)."""
+        """The chunk of each key, (B, G, rounds, Lk); -1 if the key is hidden."""
         return self._placed()[0]
 
     @cached_property
     def chunks(self) -> tuple[Tensor, Tensor]:
-        """The chunk of each query and the one before it; before the first comes the last."""
+        """The chunk of each query and the chunk before it; the last chunk precedes the first."""
         return self._placed()[1]
 
     def _placed(self) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -76,7 +76,7 @@ class Hashed(Mask):
         return homes, (same, before)
 
     def rounds(self, first: int, last: int) -> "Hashed":
-        """The same with rounds first to last - 1 only."""
+        """Return this mask with rounds first to last - 1 only."""
         keys, queries = self.keys[:, :, first:last], self.queries[:, :, first:last]
         return replace(self, keys=keys, queries=queries)
 
@@ -94,8 +94,8 @@ class Lsh(Mask):
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         raise BadValue(
-            "lsh: who sees whom depends on the queries and keys of a call; pass the mask "
-            "to attend(...), or see it on random ones with mask.draw(length)"
+            "lsh: this mask depends on the queries and keys of a call; pass it to "
+            "attend(...), or draw it for random queries and keys with mask.draw(length)"
         )
 
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
@@ -122,7 +122,7 @@ class Lsh(Mask):
         return Hashed(keys, queries, real, self.chunk, offset, self.own)
 
     def hash(self, content: Content) -> Hashed:
-        """What `bind` returns, computed without the custom operator."""
+        """Return the result of `bind`, computed without the custom operator."""
         shape, groups, device = content.shape, content.k.shape[1], content.k.device
         sizes = ((groups, self.count, shape.keys), (shape.heads, self.count, shape.queries))
         keys, queries = (
@@ -150,7 +150,7 @@ class Lsh(Mask):
             order = codes[1].argsort(dim=-1)  # (B, G, Lk)
             places = torch.empty_like(order).scatter_(-1, order, _range_like(order))
             keys[:, :, number] = places.masked_fill(places >= count, -1)
-            if torch.equal(*codes):  # shared: every query stands with its key
+            if torch.equal(*codes):  # shared QK: every query has the place of its key
                 queries[:, :, number] = places
                 continue
             grouped = torch.unflatten(codes[0], 1, (codes[1].shape[1], -1)).flatten(2)
@@ -158,7 +158,7 @@ class Lsh(Mask):
             queries[:, :, number] = places.clamp(max=max(count - 1, 0)).view_as(codes[0])
 
     def _directions(self, factors: tuple[int, ...], k: Tensor) -> Tensor:
-        """Random axes (G, n, D), float32 at least: f / 2 for each factor f of each round."""
+        """Draw random axes (G, n, D) in float32 at least: f / 2 for each factor f of each round."""
         axes = list[Tensor]()
         for number in range(self.count):
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
@@ -178,7 +178,7 @@ def hashed(
     buckets: Sequence[int],
     seed: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The keys, queries and real of `Hashed`, as one node of a graph."""
+    """Return the fields keys, queries and real of `Hashed`, as one node of a graph."""
     shape = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
     mask = Lsh(count, chunk, tuple(buckets) or None, seed, own=True)
     result = mask.hash(Content(q, k, shape, real))
@@ -201,11 +201,11 @@ def _(
 def _(
     info: Any, axes: tuple[int | None, ...], *arguments: Any
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The mapped axis becomes more samples."""
+    """Fold the mapped axis into the batch."""
     count = info.batch_size
 
     def flat(rows: Tensor | None, axis: int | None) -> Tensor | None:
-        """(B, ...), mapped along an axis or the same for all, as (n B, ...)."""
+        """Return (B, ...), mapped along an axis or the same for all, as (n B, ...)."""
         if rows is None:
             return None
         expanded = rows.expand(count, *rows.shape) if axis is None else rows.movedim(axis, 0)
@@ -224,36 +224,37 @@ def lsh(
     buckets: int | Sequence[int] | None = None,
     own: bool = True,
 ) -> Mask:
-    """Each query sees the keys whose direction is like its own, found by hashing.
+    """Let each query attend to the keys whose direction is close to its own, found by hashing.
 
-    In each round a random rotation puts keys and queries into buckets: bucket j is the direction,
-    of all rotated axes and their opposites, that is nearest. The keys are sorted by bucket, then by
-    position, and cut into chunks. A query is placed where a key with its bucket and position would
-    be, and sees the keys of that chunk and of the one before it; before the first comes the last.
-    The keys of all rounds count once.
+    In each round, a random rotation assigns keys and queries to buckets: bucket j is the direction,
+    among all rotated axes and their opposites, that is nearest. The keys are sorted by bucket, then
+    by position, and cut into chunks. A query attends to the chunk where a key with its bucket and
+    position would be, and to the chunk before it; the last chunk precedes the first. A key that
+    meets a query in several rounds counts once.
 
-    * With k the normalised q (shared QK) this is the Reformer's pattern. The hash uses directions
-      only, after a rotary position; q and k may differ and are not normalised. It has no gradient.
+    * q and k may differ and are not normalised. If k is the normalised q (shared QK), this is the
+      Reformer's pattern. Only directions, after a rotary position, are hashed, with no gradient.
     * ``causal() & lsh(...)`` hides later keys, but the ends of chunks depend on all keys: a later
-      token may change *which* earlier ones are seen.
-    * ``padding(lengths) & lsh(...)``: keys that the other mask hides from all queries get a bucket
-      of their own behind the others and belong to no chunk. This holds for `padding`, tensors, and
-      masks of the distance such as `causal`. A key that is hidden in another way, or only by two
-      masks together, is hashed like any other and moves chunks, NaN too: use `padding` for it.
+      token may change *which* earlier keys are allowed.
+    * ``padding(lengths) & lsh(...)``: keys that the other mask hides from all queries are sorted
+      last and belong to no chunk. This holds for `padding`, tensors, and masks by distance such
+      as `causal`. A key hidden in another way, or only by two masks together, is hashed like any
+      other key and moves the chunks, even if it is NaN: use `padding` for it.
 
     Args:
-        rounds: how many rotations, at least 1. The more, the fewer near keys are missed.
-        seed: of the rotations, at least 0. The same seed and input give the same pattern.
-        chunk: keys of a chunk, at least 1; 64 in the paper.
-        buckets: an even number; or even factors of it, a rotation for each, which is faster for
-            many. None means the paper's 2 n / chunk for n keys that are not hidden, rounded up, as
-            one number up to 64 and as two beyond.
-        own: False makes a query's own key its last resort, seen only where it sees no other: the
+        rounds: the number of rotations, at least 1. With more rounds, fewer near keys are missed.
+        seed: the seed of the rotations, at least 0. The same seed and input give the same pattern.
+        chunk: the number of keys in a chunk, at least 1; 64 in the paper.
+        buckets: an even number; or even factors of the number, with one rotation for each factor,
+            which is faster for many buckets. None means the paper's 2 n / chunk for n keys that are
+            not hidden, rounded up, as one factor up to 64 and as two beyond.
+        own: if False, a query attends to its own key only if no other key is allowed: the
             Reformer's rule for shared QK. It adds -1e5 to that score, so ``|`` and ``~`` are
             refused.
 
     Raises:
-        BadType, BadValue: if an argument is no integer, too small, odd, or no boolean.
+        BadType, BadValue: if an argument is not an integer, is too small or odd, or ``own`` is not
+            a boolean.
 
     Source: Kitaev et al. 2020 (Reformer), section 2; n_buckets and n_hashes there are ``buckets``
     and ``rounds``. A pair met in several rounds counts once (the paper's N_i,j); transformers
@@ -270,8 +271,8 @@ def lsh(
     """
     rounds = check_integer("lsh", "rounds", rounds, 1, Text("4 is usual"))
     chunk = check_integer("lsh", "chunk", chunk, 1, Text("64 is usual"))
-    seed = check_integer("lsh", "seed", seed, 0, Text("any number does"))
-    check_boolean("lsh", "own", own, Text("False makes it the last resort"))
+    seed = check_integer("lsh", "seed", seed, 0, Text("any integer works"))
+    check_boolean("lsh", "own", own, Text("False masks the own key if possible"))
     return Lsh(rounds, chunk, _checked_buckets(buckets), seed, own)
 
 
@@ -280,13 +281,13 @@ def _checked_buckets(buckets: int | Sequence[int] | None) -> tuple[int, ...] | N
         return None
     listed = isinstance(buckets, Sequence) and not isinstance(buckets, str)
     factors: tuple[int, ...] = tuple(buckets) if listed else (buckets,)  # type: ignore
-    usual = Text("None takes 2 Lk / chunk")
+    usual = Text("None means 2 Lk / chunk")
     factors = tuple(check_integer("lsh", "buckets", factor, 2, usual) for factor in factors)
     uneven = not factors or any(factor % 2 for factor in factors)
     if uneven or max(factors) > MOST_AT_ONCE or math.prod(factors) > MOST:
         raise BadValue(
-            "lsh: buckets must be even, at most {most_at_once} a rotation and {most} in "
-            "all, got {buckets!r}; many are made of several, as in buckets=[64, 128]",
+            "lsh: buckets must be even, at most {most_at_once} per rotation and {most} in "
+            "total, got {buckets!r}; give more as factors, as in buckets=[64, 128]",
             most_at_once=MOST_AT_ONCE,
             most=MOST,
             buckets=buckets,
@@ -295,7 +296,7 @@ def _checked_buckets(buckets: int | Sequence[int] | None) -> tuple[int, ...] | N
 
 
 def _factors(buckets: tuple[int, ...] | None, count: int, chunk: int) -> tuple[int, ...]:
-    """The factors of the caller, or those for ``count`` keys."""
+    """Return the caller's factors, or the default factors for ``count`` keys."""
     if buckets is not None:
         return buckets
     wanted = 2 * count / chunk
@@ -310,7 +311,7 @@ def _even(number: float) -> int:
 
 
 def _buckets(rows: Tensor, directions: Tensor, factors: tuple[int, ...]) -> Tensor:
-    """The buckets of (B, X, L, D) by the axes (G, n, D) of all rounds: (rounds, B, X, L)."""
+    """Return the buckets of (B, X, L, D) by the axes (G, n, D) of all rounds: (rounds, B, X, L)."""
     own = directions.repeat_interleave(rows.shape[1] // max(directions.shape[0], 1), 0)
     few = max(1, AT_ONCE // max(1, rows.shape[0] * rows.shape[1] * own.shape[1]))
     halves = [factor // 2 for factor in factors]
@@ -326,7 +327,7 @@ def _buckets(rows: Tensor, directions: Tensor, factors: tuple[int, ...]) -> Tens
 
 
 def _nearest(turned: Tensor) -> Tensor:
-    """The nearest of the axes (B, X, half, L), or behind them of their opposites.
+    """Return the index of the nearest of the axes (B, X, half, L), then of their opposites.
 
     A loop over the axes is several times faster than PyTorch's argmax.
     """
@@ -340,7 +341,7 @@ def _nearest(turned: Tensor) -> Tensor:
 
 
 def _codes(content: Content, of_q: Tensor, of_k: Tensor) -> tuple[Tensor, Tensor]:
-    """Buckets and positions as one number: the order of all queries and keys of a round."""
+    """Return bucket and position as one number, by which queries and keys are sorted in a round."""
     shape, real = content.shape, content.real
     first = min(0, shape.offset)
     span = max(shape.keys, shape.queries + shape.offset) - first
@@ -351,5 +352,5 @@ def _codes(content: Content, of_q: Tensor, of_k: Tensor) -> tuple[Tensor, Tensor
 
 
 def _range_like(rows: Tensor) -> Tensor:
-    """0, 1, 2, ... along the last axis, in the shape of ``rows``."""
+    """Return 0, 1, 2, ... along the last axis, in the shape of ``rows``."""
     return torch.arange(rows.shape[-1], device=rows.device).expand_as(rows)

@@ -33,10 +33,10 @@ class Modular(Mask):
 
 
 def every(step: int) -> Mask:
-    """Keys whose distance to the query, behind or ahead, is a multiple of ``step``.
+    """Let queries attend to keys whose distance, behind or ahead, is a multiple of ``step``.
 
     Raises:
-        BadType, BadValue: if it is no integer, below 1 or above 2^31 - 1.
+        BadType, BadValue: if ``step`` is not an integer, is below 1 or above 2^31 - 1.
 
     Example:
         >>> print(every(2).draw(3))
@@ -66,7 +66,7 @@ class Fixed(Mask):
         return Tile.FULL if behind is kind is Tile.FULL else Tile.MIXED
 
     def _either_way(self, q: range, k: range) -> Tile:
-        """The kind of the rectangle without the causal mask."""
+        """Return the kind of the rectangle without the causal mask."""
         own = {q[0] // self.block, q[-1] // self.block}
         blocks = {k[0] // self.block, k[-1] // self.block}
         first = self.block - self.summary
@@ -83,14 +83,14 @@ class Fixed(Mask):
 
 
 def fixed(block: int, summary: int) -> Mask:
-    """Each query sees its block and the last ``summary`` keys of every earlier block.
+    """Let each query attend to its block and the last ``summary`` keys of every earlier block.
 
     Args:
         block: l, the length of a block, at least 1.
-        summary: c, how many keys at the end of a block all later queries see; 0 to ``block``.
+        summary: c, the number of last keys of a block that stay allowed; 0 to ``block``.
 
     Raises:
-        BadType, BadValue: if an argument is no integer or out of range.
+        BadType, BadValue: if an argument is not an integer or out of range.
 
     Source: Child et al. 2019, section 4.3, A(1) and A(2) of the fixed pattern.
 
@@ -103,11 +103,11 @@ def fixed(block: int, summary: int) -> Mask:
         · ■ · ■ ■
     """
     block = check_integer("fixed", "block", block, 1, Text("128 is usual"))
-    summary = check_integer("fixed", "summary", summary, 0, Text("0 sees the own block only"))
+    summary = check_integer("fixed", "summary", summary, 0, Text("0 allows the own block only"))
     if summary > block:
         raise BadValue(
-            "fixed: summary must be at most block, got {summary} and {block}; with all "
-            "of them it is causal()",
+            "fixed: summary must be at most block, got summary {summary} and block {block}; "
+            "summary = block gives causal()",
             summary=summary,
             block=block,
         )
@@ -115,15 +115,15 @@ def fixed(block: int, summary: int) -> Mask:
 
 
 def strided(stride: int) -> Mask:
-    """The last ``stride`` keys, and every ``stride``-th one before them; causal.
+    """Let queries attend to the last ``stride`` keys, and every ``stride``-th key before them.
 
-    It is ``causal() & (window(stride, 0) | every(stride))``: the union of both heads of the paper.
+    This is ``causal() & (window(stride, 0) | every(stride))``: the union of the paper's heads.
 
     Args:
         stride: l, about the square root of the length; at least 1.
 
     Raises:
-        BadType, BadValue: if it is no integer, below 1 or above 2^31 - 1.
+        BadType, BadValue: if ``stride`` is not an integer, is below 1 or above 2^31 - 1.
 
     Source: Child et al. 2019, section 4.3, A(1) and A(2) of the strided pattern.
 
