@@ -158,7 +158,7 @@ def _written(element: Element, form: str | None = None) -> str:
 
 
 def _forms(element: Element) -> list[str | None]:
-    """Return the form of each child: a sign after a bracket or relation, or a sum that continues."""
+    """Return the form of each child: a sign after a bracket or relation, or a continued sum."""
     forms: list[str | None] = []
     before = "("
     for i, child in enumerate(element):
