@@ -45,10 +45,9 @@ else:  # at run time jaxtyping would check a random element
 class Mask(ABC):
     """A rule ``(b, h, q, k) -> bool``: True if query q of head h in batch b may attend to key k.
 
-    Masks compose: ``a & b`` (both allow), ``a | b`` (either allows), ``~a`` (the opposite). A mask
-    has no length: one mask serves every length, offset and batch. The rule is evaluated on integer
-    tensors that broadcast against each other, so the exact reference, every engine and the drawing
-    share one definition.
+    Masks compose: ``a & b`` (both allow), ``a | b`` (either allows), ``~a`` (the opposite). One
+    mask serves every length, offset and batch. The rule is evaluated on integer tensors that
+    broadcast, so the reference, every engine and the drawing share one definition.
 
     Example:
         >>> import headwise as hw
@@ -182,10 +181,7 @@ class Mask(ABC):
         return allowed.expand(batch, heads, shape.queries, shape.keys)
 
     def shown(self, shape: AttentionShape) -> "Mask":
-        """Return the mask resolved for a drawing, bound to random q and k if content-dependent.
-
-        The query and the key at one position are the same vector, as in the Reformer.
-        """
+        """Return the mask resolved for a drawing, bound to a random q = k if content-dependent."""
         mask = self.resolve(shape)
         if not mask.content_dependent:
             return mask
