@@ -35,7 +35,7 @@ ROOMS = (
     ("verify", "check"),
     ("heads",),
     ("plots",),
-    ("cli",),
+    ("cli", "pytest_plugin"),
 )
 """The rooms from the ground up: files and folders of ``src/headwise``. A room may import from rooms
 above it in this list, never from those below it nor from its neighbour on the same line."""

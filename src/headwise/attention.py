@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Collection
+from dataclasses import replace
 from typing import overload
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -130,8 +132,19 @@ def attend(
         score_mod=score_mod,
         need=() if need is None else need,
     )
-    result = nonfinite.run(choose(call, engine), call)
+    result = _in_autocast_dtype(nonfinite.run(choose(call, engine), call), q.device.type)
     return result.output if need is None else result
+
+
+def _in_autocast_dtype(result: Result, device_type: str) -> Result:
+    """The result with its output in the dtype of `torch.autocast`, if that is active.
+
+    Some engines compute in float32 there, and `F.scaled_dot_product_attention` returns this dtype.
+    """
+    output = result.output
+    if output.dtype == torch.float64 or not torch.is_autocast_enabled(device_type):
+        return result
+    return replace(result, output=output.to(torch.get_autocast_dtype(device_type)))
 
 
 def choose(call: Call, engine: str) -> Engine:

@@ -33,8 +33,15 @@ class Text:
 
     def to(self, lang: Lang) -> str:
         """The message in the given language."""
+        return self.filled(self.template(lang), lang)
+
+    def template(self, lang: Lang) -> str:
+        """The message before its fields are replaced."""
         plain = lang == "en" or not self.source  # gettext("") is the header of the catalogue
-        template = self.source if plain else _catalogue(lang).gettext(self.source)
+        return self.source if plain else _catalogue(lang).gettext(self.source)
+
+    def filled(self, template: str, lang: Lang) -> str:
+        """A template, or a part of it, with its fields replaced by the values."""
         values = {n: v.to(lang) if isinstance(v, Text) else v for n, v in self.values.items()}
         return template.format_map(values) if values else template
 
@@ -74,13 +81,27 @@ class Translated(Text):
         super().__init__(en)
         self._zh = zh
 
-    def to(self, lang: Lang) -> str:
+    def template(self, lang: Lang) -> str:
         return self._zh if lang == "zh" else self.source
+
+    def filled(self, template: str, lang: Lang) -> str:
+        return template
 
 
 def same(text: str) -> Text:
     """A text written alike in both languages: a name, a number, a formula."""
     return Translated(text, text)
+
+
+def enumeration(items: "list[str] | tuple[str, ...]", most: int) -> Text:
+    """The first items of a list, with the commas of each language, and dots where there are more.
+
+    Example:
+        >>> enumeration(["a", "b", "c"], 2).en, enumeration(["a", "b", "c"], 2).zh
+        ('a, b, …', 'a、b、…')
+    """
+    shown = [*items[:most], *(["…"] if len(items) > most else [])]
+    return Translated(", ".join(shown), "、".join(shown))
 
 
 def joined(separator: Text, texts: "list[Text] | tuple[Text, ...]") -> Text:

@@ -20,7 +20,7 @@ INPUTS = {
     "exponentials.en.md": ((3, 6),),
     "from_scratch.en.md": ((5, 9), (13, 38)),
     "given_qkv.en.md": ((5, 7),),
-    "html_tables.en.html": ((3, 8),),
+    "html_tables.en.html": ((5, 9),),
     "in_words.en.md": ((3, 3),),
     "latex_document.en.tex": ((5, 9),),
     "linear_layers.en.txt": ((3, 7),),

@@ -145,7 +145,7 @@ def test_one_wrong_number_of_each_kind(said, found):
 
 
 def test_what_nothing_names_is_listed_and_not_guessed():
-    report = check(X + "The loss was [0.123, 0.456, 0.789, 0.111] at 0.37 of the way.")
+    report = check(X + "The list was [0.123, 0.456, 0.789, 0.111] at 0.37 of the way.")
     assert not report.findings
     assert [each.text for each in report.unmatched] == ["0.123, 0.456, 0.789, 0.111", "0.37"]
     assert {each.line for each in report.unmatched} == {2}
@@ -228,13 +228,13 @@ def test_hostile_text_ends(text):
 def test_a_file_that_is_no_text(tmp_path):
     path = tmp_path / "a.md"
     path.write_bytes(b"\x00\x01\x02")
-    with pytest.raises(BadFile, match="UTF-8 or GB18030"):
+    with pytest.raises(BadFile, match="expected text in UTF-8"):
         read_article(path)
     path.write_bytes(b"\xff\xff\xff\xff")
-    with pytest.raises(BadFile, match="UTF-8 or GB18030"):
+    with pytest.raises(BadFile, match="expected text in UTF-8"):
         read_article(path)
     path.write_bytes(b" " * 1_000_001)
-    with pytest.raises(BadFile, match="at most 1000000 bytes"):
+    with pytest.raises(BadFile, match="at most 1,000,000 characters"):
         read_article(path)
     with pytest.raises(BadFile, match="expected a readable text file"):
         read_article(tmp_path / "missing.md")
@@ -310,7 +310,7 @@ def test_given_heads_outdo_what_the_article_says():
 def test_the_verdict_counts_what_could_not_be_matched():
     from headwise.check.checker import verdict
 
-    said = X + "S_{01} = 3.5\nThe loss was [0.123, 0.456, 0.789, 0.111] at 0.37 of the way."
+    said = X + "S_{01} = 3.5\nThe list was [0.123, 0.456, 0.789, 0.111] at 0.37 of the way."
     report = check(said)
     assert report.unmatched_count == 5
     assert verdict(report).en.endswith("nothing wrong, 1 numbers checked, 5 could not be matched")

@@ -29,6 +29,12 @@ def test_nothing_is_wrong(tmp_path, words, name, lang):
     assert report.checked > 100
 
 
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("words", [COMMANDS["causal"], COMMANDS["seed"]])
+def test_nothing_is_wrong_in_a_page(tmp_path, words, lang):
+    test_nothing_is_wrong(tmp_path, words, "a.html", lang)
+
+
 @pytest.mark.parametrize("said", ["N = 7.", "E = 8", "Z = 1.7543 + 0 + 0 ≈ 1.7543"])
 def test_sizes_and_sums_are_no_entries(said):
     report = check(f"One head. X = [[1.0, 2.0], [0.5, 1.5]]\nScores: {said}\n")

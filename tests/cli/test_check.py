@@ -129,7 +129,7 @@ def test_an_input_that_does_not_fit_checks_nothing(capsys, folder):
     [
         (("missing.md",), "missing.md: expected a readable text file"),
         ((".",), "expected a readable text file, got an error ("),
-        (("binary.md",), "UTF-8 or GB18030"),
+        (("binary.md",), "expected text in UTF-8"),
         (("right.md", "--x", "x.pkl"), "unknown file type"),
         (("right.md", "--heads", "3"), "heads"),
         (("right.md", "--heads", "0"), "--heads"),
@@ -157,7 +157,7 @@ def test_the_standard_input_is_read(capsys, monkeypatch):
         assert (found, "stdin: " in out) == (status, True)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b" " * 1_000_001)))
     status, _, err = run(capsys, "-")
-    assert (status, "stdin: expected at most 1000000 bytes" in err) == (2, True)
+    assert (status, "stdin: expected at most 1,000,000 characters" in err) == (2, True)
 
 
 def test_what_is_no_regular_file_is_refused(capsys, folder):

@@ -140,10 +140,68 @@ def test_the_scale_and_one_head(capsys):
     assert {q["head"] for q in json.loads(out)["quantities"]} == {None, 2}
 
 
+def test_cross_attention_with_a_position_and_weights_that_a_person_wrote(capsys, folder):
+    (folder / "x.csv").write_text("a,1,−2\nb,1/2,50%\n", encoding="utf-16")
+    (folder / "kv.md").write_text("X = [[1, 0, 2], [0, 1, 1], [3, 1, 0]]", encoding="utf-8")
+    weights = "W_Q\n1,0\n0,1\nW_K\n1,0\n0,1\n1,1\nW_V\n1,0\n0,1\n1,1\n"
+    (folder / "w.csv").write_text(weights, encoding="utf-8")
+    words = ["--x", "x.csv", "--kv", "kv.md", "--key-tokens", "p,q,r", "--weights", "w.csv"]
+    words += ["--heads", "1", "--position", "alibi", "--format", "json"]
+    status, out, err = run(capsys, *words)
+    assert status == 0
+    assert err == "note: weights: no output projection W^O is given; it is the identity\n"
+    found = json.loads(out)
+    assert (found["tokens"], found["key_tokens"]) == (["a", "b"], ["p", "q", "r"])
+    assert numbers(out, "x") == [[1, -2], [0.5, 0.5]]
+    assert numbers(out, "K") == [[3, 2], [1, 2], [3, 1]]
+    assert numbers(out, "score", 1) == [[-1, -3, 1], [2.5, 1.5, 2]]
+    slope = 2.0**-8
+    distances = [[-slope * abs(j - i - 1) for j in range(3)] for i in range(2)]
+    assert numbers(out, "position", 1) == distances
+    assert found["formulas"]["masked"].count("P_h") == 1
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_header_is_said_to_be_one(capsys, folder, lang):
+    (folder / "x.csv").write_text("p,q\n1,2\n3,4\n", encoding="utf-8")
+    (folder / "m.csv").write_text("a,b\n1,0\n1,1\n", encoding="utf-8")
+    words = ["--x", "x.csv", "--mask", "m.csv", "--lang", lang, "--format", "json"]
+    status, _, err = run(capsys, *words)
+    assert status == 0
+    said = {"en": "is read as the header: p, q", "zh": "行当作表头，不是数据：p, q"}[lang]
+    assert said in err
+    assert err.count("\n") == 2
+
+
+POSITIONS = ("sinusoidal", "rotary", "rotary:neighbours", "alibi", "shaw:shaw.csv", "t5:t5.csv")
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_every_position(capsys, folder, position):
+    (folder / "shaw.csv").write_text("0,1\n1,0\n0,2\n", encoding="utf-8")
+    rows = "\n".join(f"{bucket},{-bucket}" for bucket in range(32))
+    (folder / "t5.csv").write_text(rows, encoding="utf-8")
+    plain = run(capsys, "--format", "json")[1]
+    status, out, err = run(capsys, "--position", position, "--format", "json")
+    assert (status, err) == (0, "")
+    assert numbers(out, "output") != numbers(plain, "output")
+    if position == "shaw:shaw.csv":  # q · a of the distance, scaled
+        expected = [[v * 2**-0.5 for v in row] for row in ([1.1, 1.0], [1.1, 2.2])]
+        found = numbers(out, "position", 1)
+        assert [round(v, 12) for v in (found[1][0], found[0][0])] == [
+            round(v, 12) for v in (expected[0][0], expected[0][1] / 2)
+        ]
+    if position == "t5:t5.csv":
+        assert numbers(out, "position", 2) == [[-0.0, -17, -18], [-1, -0.0, -17], [-2, -1, -0.0]]
+    for kind in FORMATS:
+        assert run(capsys, "--position", position, "--format", kind)[0] == 0
+
+
 FILES = {
     "ragged.csv": b"1,2\n3\n",
     "nan.csv": b"1,2\nnan,3\n",
     "three.csv": b"1,2,3\n4,5,6\n",
+    "words.md": b"no numbers here",
     "half.csv": b"1,0.5,1\n1,1,1\n1,1,1\n",
     "small.csv": b"1,0\n1,1\n",
     "ones.csv": b"1,0,0\n1,1,0\n1,1,1\n",
@@ -180,6 +238,17 @@ BAD = [
     (["--bias", "plus.json"], r"bias: plus.json: .*got \+inf"),
     (["--bias", "three.csv"], r"bias: three.csv: expected shape \(3, 3\)"),
     (["--mask", "nan.csv"], r"mask: nan.csv: .*got nan"),
+    (["--position", "turned"], r"position: unknown 'turned'; expected one of sinusoidal, rotary"),
+    (["--position", "shaw:three.csv"], r"position: expected vectors of 2 numbers for .*\(2, 3\)"),
+    (["--position", "t5:three.csv"], r"position: expected a number for each of 2 heads .*\(2, 3\)"),
+    (["--position", "rotary", "--heads", "4"], r"rotary_dim must be even"),
+    (["--kv", "none.csv"], r"kv: none.csv: cannot be opened"),
+    (["--kv", "three.csv"], r"weights: k must be \(4, 3\) for an input of 3 columns"),
+    (["--key-tokens", "a,b"], r"key-tokens: expected --kv beside it"),
+    (["--kv", "small.csv", "--key-tokens", "a"], r"key-tokens: expected 2, one for each row"),
+    (["--x", "half.csv:X"], r"x: half.csv:X: cannot be opened|unknown file type"),
+    (["--x", "words.md"], r"x: words.md: expected an article with the array X, got 0 arrays"),
+    (["--weights", "words.md"], r"weights: words.md: has no projections that are known by name"),
     (["--scale", "nan"], r"scale: expected a finite number"),
     (["--precision", "16"], r"precision: expected a whole number from 0 to 15, got 16"),
     (["--precision", "-1", "--format", "json"], r"precision: expected a whole number"),

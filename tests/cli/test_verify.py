@@ -1,5 +1,6 @@
 """The command ``headwise verify``: exit status, formats, and one line for invalid arguments."""
 
+import csv
 import json
 import sys
 from pathlib import Path
@@ -119,6 +120,11 @@ def test_what_is_stopped_is_a_report_too(tmp_path: Path, capsys) -> None:
         ([RIGHT, "--embed-dim", "16"], "expected a multiple of heads"),
         ([RIGHT, "--heads", "0"], "--heads"),
         ([RIGHT, "--format", "latex"], "--format"),
+        ([RIGHT, "--wall-limit", "0"], "--wall-limit"),
+        ([RIGHT, "--jobs", "0"], "--jobs"),
+        (["no_such_file*.py"], "there is no file"),
+        ([f"{TARGETS}", "--forbid", "torch.nn.None"], "forbid: expected a class or function"),
+        (["--self-test", "--format", "csv"], "format: csv needs a TARGET"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(capsys, words: list[str], said: str) -> None:
@@ -185,3 +191,70 @@ def test_progress_is_shown_on_a_terminal(capsys, monkeypatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert main(["--lang", "en", "verify", RIGHT]) == 0
     assert "checking module_gradients" in capsys.readouterr().err
+
+
+CLASS = """
+import torch
+from torch import nn
+class Mine(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(d_model, num_heads, batch_first=True)
+    def forward(self, x):
+        return self.attention(x, x, x)[0]
+"""
+
+
+@pytest.fixture
+def class_folder(tmp_path: Path, monkeypatch) -> Path:
+    """A folder with an attention, a function of no interest, and a file that does not load."""
+    folder = tmp_path / "class"
+    folder.mkdir()
+    (folder / "a.py").write_text(CLASS)
+    (folder / "b.py").write_text("def double(x):\n    return 2 * x\n")
+    (folder / "c.py").write_text("import no_such_package\n")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_a_folder_gives_one_table(class_folder: Path, capsys) -> None:
+    words = ["--forbid", "torch.nn.MultiheadAttention", "--junit", "marks.xml"]
+    assert main(["--lang", "en", "verify", "class", "--output", "marks.csv", *words]) == 1
+    table = list(csv.DictReader(Path("marks.csv").read_text(encoding="utf-8").splitlines()))
+    assert [(row["target"], row["status"], row["accepted"]) for row in table] == [
+        ("class/a.py:Mine", "accepted", "no"),
+        ("class/b.py", "unusable", "no"),
+        ("class/c.py", "unusable", "no"),
+    ]
+    assert table[0]["forbidden"] == "torch.nn.MultiheadAttention"
+    assert "double: " in table[1]["verdict"]
+    assert "does not import: ModuleNotFoundError" in table[2]["verdict"]
+    root = ElementTree.parse("marks.xml").getroot()  # noqa: S314 (we wrote it)
+    assert [suite.get("file") for suite in root] == ["class/a.py", "class/b.py", "class/c.py"]
+    assert sorted(path.name for path in class_folder.parent.iterdir()) == [
+        "class",
+        "marks.csv",
+        "marks.xml",
+    ]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_a_file_with_one_attention_gives_its_report(class_folder: Path, capsys) -> None:
+    assert main(["--lang", "en", "verify", "class/a.py"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("verify class/a.py:Mine\n")
+    assert "accepted: equal to the oracle" in said
+
+
+def test_a_file_without_an_attention_says_what_was_tried(class_folder: Path, capsys) -> None:
+    assert main(["--lang", "en", "verify", "class/b.py", "--format", "github"]) == 2
+    line = capsys.readouterr().out
+    assert line.startswith("::warning file=class/b.py,title=headwise verify class/b.py::")
+    assert "has no attention that is recognised (double: " in line
+
+
+@pytest.mark.parametrize("kind", ["json", "github", "csv", "html", "markdown", "text"])
+def test_one_target_in_every_format(replayed, capsys, kind: str) -> None:
+    assert main(["--lang", "en", "verify", WRONG, "--format", kind]) == 1
+    assert "no_scale" in capsys.readouterr().out

@@ -8,10 +8,21 @@ from html.parser import HTMLParser
 
 import pytest
 
-from headwise.document import Document, Heading, HeatMap, Notice, Paragraph, html
+from headwise.document import (
+    Document,
+    Formula,
+    Heading,
+    HeatMap,
+    Matrix,
+    Notice,
+    Paragraph,
+    SideBySide,
+    Working,
+    html,
+)
 from headwise.document.html import fragment, pack, page, render
 from headwise.errors import MissingExtra
-from headwise.lang import Translated, same
+from headwise.lang import Text, Translated, same
 from tests.browser import open_page
 from tests.document.attack import EMPTY, EVIL, everywhere
 
@@ -80,6 +91,39 @@ def test_fragments_stand_one_level_below_the_title_of_the_page():
         *[("2", "part"), ("3", "step"), ("4", "head")] * 2,
     ]
     assert "http" not in source.replace("http-equiv", "").replace("http://www.w3.org/1998/", "")
+
+
+def test_weights_are_warm_masked_ones_grey_and_the_row_in_question_marked():
+    weights = Matrix(
+        Formula("A", "A"), [[1.0, 0.0], [0.44, 0.56]], heat=True, masked=[[0, 1], [0, 0]], marked=1
+    )
+    source = render(Document(same("t"), (weights,)))
+    cells = re.findall(r'<td class="([\w-]+)">([\d.]+)</td>', source)
+    assert cells == [
+        ("heat-10", "1.0000"),
+        ("off", "0.0000"),
+        ("heat-4", "0.4400"),
+        ("heat-6", "0.5600"),
+    ]
+    assert source.count('<tr class="marked">') == 1
+
+
+def test_matrices_side_by_side_and_a_wide_one_in_parts():
+    small, wide = (Matrix(Formula("M", "M"), [[0.25] * size] * 2) for size in (2, 40))
+    source = render(Document(same("t"), (SideBySide([small, small]), wide)))
+    sides = source.split('<div class="side">')[1:]
+    assert [part.count("<table>") for part in sides] == [2, 3]
+    assert [text in sides[1] for text in ("columns 0 to 15", "第 32 到 39 列")] == [True, True]
+
+
+def test_a_formula_stands_in_prose_and_a_long_one_can_be_broken():
+    said = Text("with $d_k$ = {n}", n="$x$<b>")
+    formula = Formula("", "a = 1 + 2")
+    source = render(Document(same("t"), (Paragraph(said), Working([formula]))), "en")
+    assert "with <math" in source
+    assert "= $x$&lt;b&gt;" in source
+    assert "d_k" not in source
+    assert re.search(r"<li>.*?</li>", source)[0].count("<math") == 3
 
 
 def test_weights_are_packed_by_their_root():

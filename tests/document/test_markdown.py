@@ -5,7 +5,7 @@ from markdown_it import MarkdownIt
 
 from headwise.document import Code, Document, Formula, Matrix, Paragraph, Working
 from headwise.document.markdown import render
-from headwise.lang import same
+from headwise.lang import Text, same
 from tests.document.attack import EMPTY, EVIL, everywhere
 
 READER = MarkdownIt("commonmark", {"html": True}).enable("table")
@@ -58,3 +58,8 @@ def test_a_fence_is_longer_than_any_in_the_code():
 
 def test_empty_blocks_are_fine():
     assert "bmatrix" in render(EMPTY)
+
+
+def test_a_formula_in_prose():
+    said = Text("$d_k$ = {n}, $E$ - 1", n="$2$")
+    assert "$d_k$ = \\$2\\$, $E$ - 1" in render(Document(same("t"), (Paragraph(said),)))

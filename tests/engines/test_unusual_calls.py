@@ -1,5 +1,6 @@
 """Calls that gave wrong results or errors in a comparison with an independent oracle."""
 
+import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -304,3 +305,23 @@ def test_a_scale_of_zero_gives_the_mean_of_the_values(engine, dtype):
         call = Call.of(q, k, v, scale=0.0)
         output = hw.attend(q, k, v, scale=0.0, engine=engine)
         accept(output, reference(call, dtype).output, reference(call).output)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("engine", ["eager", "sdpa", "tiled", "rows", "auto"])
+def test_the_dtype_of_the_output_under_autocast_is_that_of_pytorch(engine, dtype):
+    q, k, v = (torch.randn(1, 2, 40, 8, dtype=dtype) for _ in range(3))
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v).dtype
+        assert hw.attend(q, k, v, mask=hw.causal(), engine=engine).dtype == expected
+        assert hw.attend(q, k, v, need=["logsumexp"]).logsumexp.dtype != torch.bfloat16
+
+
+def test_a_far_offset_costs_no_more_than_a_near_one():
+    layout, q = torch.ones(2, 2, dtype=torch.bool), torch.randn(1, 1, 4, 8)
+    keys = torch.randn(1, 1, 40, 8)
+    tracemalloc.start()
+    hw.attend(q, keys, keys, mask=hw.block_sparse(layout, 2), offset=50_000_000, engine="tiled")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000

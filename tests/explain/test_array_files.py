@@ -11,7 +11,7 @@ from safetensors.torch import save
 from headwise.errors import BadFile, BadValue
 from headwise.explain import array_files
 from headwise.explain.array_files import InputFile, read_array, read_matrix, read_tokens
-from headwise.explain.number_tables import from_text
+from headwise.explain.number_tables import NumberTable, from_text
 
 VALUES = [[0.5, -1.25, 3e-5], [2.0, 0.0, 7.0]]
 
@@ -47,6 +47,42 @@ def test_each_type_gives_the_same_numbers(tmp_path, name):
     assert found.tokens is None
 
 
+ROW = [-0.5, 0.5, 0.5, 1000.5]
+WRITTEN = '−0.5,50%,1/2,"1,000.5"'
+
+
+@pytest.mark.parametrize("written", [WRITTEN, "－0.5,５０％,2/4,1000.5", "-.5,50 %, 1 / 2 ,1000.5"])
+@pytest.mark.parametrize("below", ["0,0,0,0", WRITTEN])
+def test_a_first_row_in_other_signs_is_no_header(written, below):
+    table = from_text(f"{written}\n{below}\n")
+    assert table.header is None
+    assert table.rows[0] == ROW
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "gb18030", "utf-16-le"])
+def test_a_table_in_another_encoding(tmp_path, encoding):
+    content = "词,p,q\r\n我们,1,2\r\n喜欢,3,4\r\n"
+    (tmp_path / "x.csv").write_bytes(content.encode(encoding))
+    notes = []
+    found = read_matrix(str(tmp_path / "x.csv"), notify=notes.append)
+    assert (found.tokens, found.values.tolist()) == (("我们", "喜欢"), [[1, 2], [3, 4]])
+    assert [note.en.split(": ", 2)[2] for note in notes] == [
+        "line 1 is read as the header: 词, p, q"
+    ]
+
+
+def test_a_header_is_never_dropped_in_silence(tmp_path):
+    notes = []
+    (tmp_path / "x.csv").write_text("\ndim_0,dim_1\n1,2\n", encoding="utf-8")
+    assert read_matrix(str(tmp_path / "x.csv"), notify=notes.append).values.tolist() == [[1, 2]]
+    assert [note.en for note in notes] == [
+        f"x: {tmp_path / 'x.csv'}: line 2 is read as the header: dim_0, dim_1"
+    ]
+    (tmp_path / "x.csv").write_text("1,2\n3,4\n", encoding="utf-8")
+    read_matrix(str(tmp_path / "x.csv"), notify=notes.append)
+    assert len(notes) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -65,23 +101,25 @@ def test_tokens_come_with_the_numbers(tmp_path, name, content):
 
 
 def test_a_table_that_pandas_wrote_has_its_index_as_tokens():
-    assert from_text(",0,1\n0,5,6\n1,7,8") == ([[5.0, 6.0], [7.0, 8.0]], ("0", "1"))
+    assert from_text(",0,1\n0,5,6\n1,7,8") == NumberTable(
+        [[5.0, 6.0], [7.0, 8.0]], ("0", "1"), ("", "0", "1")
+    )
 
 
 @given(st.lists(st.lists(st.floats(-1e9, 1e9), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_a_written_table_is_read_back_exactly(rows):
     text = "\n".join(",".join(map(repr, row)) for row in rows)
-    assert from_text(text) == (rows, None)
+    assert from_text(text) == NumberTable(rows)
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_numbers_or_one_clear_error(text):
     try:
-        rows, tokens = from_text(text)
+        table = from_text(text)
     except BadFile:
         return  # any other error fails this test
-    assert len({len(row) for row in rows}) == 1
-    assert tokens is None or len(tokens) == len(rows)
+    assert len({len(row) for row in table.rows}) == 1
+    assert table.tokens is None or len(table.tokens) == len(table.rows)
 
 
 BAD = {
@@ -102,8 +140,11 @@ BAD = {
     "long.csv": (b"1 2" + b" 3" * 9000, r"at least one number|expected rows of numbers"),
     "nan.csv": (b"1,2\n3,nan\n", r"finite numbers, got nan in row 1, column 1"),
     "inf.csv": (b"-inf,2\n", r"finite numbers, got -inf in row 0, column 0"),
-    "latin.csv": (b"\xe9,1\n", r"expected UTF-8 text, got byte 0xe9 at offset 0"),
-    "junk.csv": (bytes(range(256)), r"expected UTF-8 text|expected a number"),
+    "binary.csv": (bytes(range(256)), r"expected text in UTF-8, UTF-16, GB18030"),
+    "signs.csv": ("−1,2\n3,4x\n".encode(), r"number in line 2, column 2 .* got '4x'"),
+    "first.csv": (b"1.2.3,0.5.1\n3,4\n", r"number in line 1, column 1 .* got '1.2.3'"),
+    "thousand.csv": (b'"1,000",2\n3,4\n', r"number in line 1, column 1 .* got '1,000'"),
+    "zero.csv": (b"1/0,2\n3,4\n", r"number in line 1, column 1 .* got '1/0'"),
     "onlywords.csv": ("我\n爱\n".encode(), r"expected 2 axes with at least one number"),
     "broken.json": (b"[[1,\n", r"not valid JSON at line 2, column 1"),
     "deep.json": (b"[" * 200_000, r"not usable JSON|not valid JSON"),

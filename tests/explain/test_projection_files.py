@@ -1,8 +1,10 @@
 import io
+import json
 import pickle
 import warnings
 import zipfile
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
@@ -10,9 +12,10 @@ from torch import nn
 
 import headwise as hw
 from headwise.errors import BadFile, BadValue
-from headwise.explain import call_options
-from headwise.explain.call_options import load_projections, seeded_projections
+from headwise.explain import weight_files
+from headwise.explain.call_options import seeded_projections
 from headwise.explain.trace import Projections, trace
+from headwise.explain.weights import load_projections
 from headwise.verify.oracle.tolerance import accept
 
 LENGTH, EMBED, HEADS = 5, 14, 7
@@ -130,7 +133,7 @@ def changed(**tensors):
 WHOLE = {"in_proj_weight": torch.cat([EYE] * 3), "out_proj.weight": EYE}
 
 BAD = {
-    "w.bin": (b"x", r"unknown file type '.bin'; expected .safetensors"),
+    "w.bin": (b"x", r"unknown file type '.bin'; expected one of .safetensors"),
     "pickle.pt": (pickle.dumps({"a": 1}), r"never unpickled"),
     "evil.pt": (pickle.dumps(Evil()), r"never unpickled"),
     "evil2.pt": (torch_bytes({"in_proj_weight": Evil()}), r"never unpickled"),
@@ -138,14 +141,10 @@ BAD = {
     "empty.pt": (b"", r"never unpickled"),
     "list.pt": (torch_bytes([EYE]), r"expected a state_dict, got list"),
     "junk.safetensors": (b"\x00" * 30, r"not a usable safetensors file"),
-    "other.safetensors": (save({"a": EYE}), r"has no tensor in_proj_weight or q_proj.weight"),
-    "noout.safetensors": (
-        save({"in_proj_weight": WHOLE["in_proj_weight"]}),
-        r"has no tensor out_proj.weight",
-    ),
-    "nok.pt": (torch_bytes({"q_proj.weight": EYE}), r"has no tensor k_proj.weight"),
+    "other.safetensors": (save({"a": EYE}), r"no projections that are known by name"),
+    "nok.pt": (torch_bytes({"q_proj.weight": EYE}), r"has no k, v projection beside q_proj.weight"),
     "thirds.pt": (changed(in_proj_weight=torch.ones(7, 4)), r"one below the other"),
-    "bias.pt": (changed(in_proj_bias=torch.ones(9)), r"expected 12 numbers, got"),
+    "bias.pt": (changed(in_proj_bias=torch.ones(9)), r"q_bias: expected 4 numbers, got"),
     "axes.pt": (changed(out_proj__weight=torch.ones(4)), r"with 2 axes, got"),
     "ints.pt": (changed(out_proj__weight=EYE.long()), r"finite floating point"),
     "nan.pt": (changed(out_proj__weight=EYE * torch.nan), r"finite floating point"),
@@ -176,7 +175,7 @@ def test_an_archive_that_would_grow_too_large_is_not_opened(tmp_path, monkeypatc
     path = tmp_path / "w.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data/0", bytes(100_000))
-    monkeypatch.setattr(call_options, "MOST_BYTES", 50_000)
+    monkeypatch.setattr(weight_files, "MOST_BYTES", 50_000)
     with pytest.raises(BadFile, match=r"at most 50,000 bytes when unpacked, got 100,000"):
         load_projections(str(path))
 
@@ -192,7 +191,7 @@ def test_a_damaged_archive_is_refused(tmp_path):
 def test_one_projection_is_bounded(tmp_path, monkeypatch):
     path = tmp_path / "w.safetensors"
     path.write_bytes(save(WHOLE))
-    monkeypatch.setattr(call_options, "MOST_NUMBERS", 20)
+    monkeypatch.setattr(weight_files, "MOST_NUMBERS", 20)
     with pytest.raises(BadFile, match=r"in_proj_weight: expected 1 to 20 numbers, got 48"):
         load_projections(str(path))
 
@@ -210,5 +209,186 @@ def test_a_bare_pickle_is_refused_without_a_warning(tmp_path):
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         with pytest.raises(BadFile, match="never unpickled"):
-            call_options.load_projections(str(tmp_path / "a.pt"))
+            load_projections(str(tmp_path / "a.pt"))
     assert [str(warning.message) for warning in heard] == []
+
+
+def paper(made):
+    """The matrices and biases of a module of torch by the names of the paper, Q = X W + b."""
+    q, k, v = made.in_proj_weight.detach().chunk(3)
+    named = {f"W_{letter}": w.T.clone() for letter, w in zip("QKV", (q, k, v), strict=True)}
+    named["W_O"] = made.out_proj.weight.detach().T.clone()
+    if made.in_proj_bias is not None:
+        biases = made.in_proj_bias.detach().chunk(3)
+        named |= {f"b_{letter}": b.clone() for letter, b in zip("QKV", biases, strict=True)}
+        named["b_O"] = made.out_proj.bias.detach().clone()
+    return named
+
+
+def as_csv(named):
+    lines = []
+    for name, values in named.items():
+        rows = values.tolist() if values.dim() == 2 else [values.tolist()]
+        lines += [name, *(",".join(map(repr, row)) for row in rows), ""]
+    return "\n".join(lines).encode("utf-16")
+
+
+def as_npz(named):
+    buffer = io.BytesIO()
+    np.savez(buffer, **{name: values.numpy() for name, values in named.items()})
+    return buffer.getvalue()
+
+
+def as_markdown(named):
+    rows = {n: v.tolist() if v.dim() == 2 else [v.tolist()] for n, v in named.items()}
+    return "\n\n".join(f"{name} = {values}" for name, values in rows.items()).encode("utf-16")
+
+
+WRITERS = {
+    "w.npz": as_npz,
+    "w.csv": as_csv,
+    "w.json": lambda named: json.dumps({n: v.tolist() for n, v in named.items()}).encode(),
+    "nested.json": lambda named: json.dumps(
+        {"layer": {"attn": {n: v.tolist() for n, v in named.items()}}}
+    ).encode(),
+    "w.md": as_markdown,
+    "w.safetensors": lambda named: save({n: v.contiguous() for n, v in named.items()}),
+}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_weights_of_the_paper_in_every_type(tmp_path, name, bias):
+    made = module(bias=bias)
+    (tmp_path / name).write_bytes(WRITERS[name](paper(made)))
+    check_same(load_projections(str(tmp_path / name)), made)
+
+
+def test_a_file_for_each_matrix(tmp_path):
+    made, notes = module(bias=False), []
+    files = []
+    for name, values in paper(made).items():
+        files.append(str(tmp_path / f"{name}.csv"))
+        text = "\n".join(",".join(map(repr, row)) for row in values.tolist())
+        (tmp_path / f"{name}.csv").write_text(text, encoding="utf-8")
+    check_same(load_projections(",".join(files), notify=notes.append), made)
+    assert notes == []
+    without = load_projections(",".join(files[:3]), notify=notes.append)
+    assert torch.equal(without.out, torch.eye(EMBED, dtype=torch.float64))
+    assert "no output projection W^O is given; it is the identity" in notes[0].en
+
+
+def test_one_matrix_for_each_head(tmp_path):
+    made = module(bias=False)
+    named = paper(made)
+    apart = {
+        f"{name}{h + 1}": part
+        for name in ("W_Q", "W_K", "W_V")
+        for h, part in enumerate(named[name].chunk(HEADS, 1))
+    }
+    (tmp_path / "w.json").write_text(
+        json.dumps({n: v.tolist() for n, v in {**apart, "W_O": named["W_O"]}.items()}), "utf-8"
+    )
+    check_same(load_projections(str(tmp_path / "w.json")), made)
+
+
+OTHERS = {
+    "llama": ("model.layers.0.self_attn.{}_proj", "model.layers.0.self_attn.o_proj"),
+    "bert": ("encoder.layer.0.attention.self.{long}", "encoder.layer.0.attention.output.dense"),
+    "diffusers": ("mid.attn1.to_{}", "mid.attn1.to_out.0"),
+    "distilbert": ("transformer.attention.{}_lin", "transformer.attention.out_lin"),
+    "t5": ("block.0.layer.0.SelfAttention.{}", "block.0.layer.0.SelfAttention.o"),
+    "original llama": ("layers.0.attention.w{}", "layers.0.attention.wo"),
+    "annotated": ("self_attn.linears.{index}", "self_attn.linears.3"),
+    "by hand": ("W_{}", "W_o"),
+    "camel": ("mha.W{}", "mha.Wo"),
+}
+LONG = {"q": "query", "k": "key", "v": "value"}
+
+
+@pytest.mark.parametrize("names", OTHERS)
+def test_the_names_of_other_modules(tmp_path, names):
+    made = module()
+    pattern, out = OTHERS[names]
+    state = {f"{out}.weight": made.out_proj.weight, f"{out}.bias": made.out_proj.bias}
+    weights, biases = made.in_proj_weight.chunk(3), made.in_proj_bias.chunk(3)
+    for index, letter in enumerate("qkv"):
+        name = pattern.format(letter, long=LONG[letter], index=index)
+        state |= {f"{name}.weight": weights[index], f"{name}.bias": biases[index]}
+    state["encoder.layer.0.attention.output.LayerNorm.weight"] = torch.ones(EMBED)
+    state["encoder.layer.0.intermediate.dense.weight"] = torch.ones(EMBED, EMBED)
+    state = {name: value.detach().clone() for name, value in state.items()}
+    (tmp_path / "w.safetensors").write_bytes(save(state))
+    check_same(load_projections(str(tmp_path / "w.safetensors")), made)
+
+
+@pytest.mark.parametrize(
+    ("fused", "out", "arrange"),
+    [
+        ("blocks.0.attn.qkv", "blocks.0.attn.proj", lambda w: w),
+        ("attn.Wqkv", "attn.Wo", lambda w: w),
+        ("h.0.attn.c_attn", "h.0.attn.c_proj", lambda w: w),
+        ("h.0.attn.query_key_value", "h.0.attn.dense", None),
+    ],
+)
+def test_fused_weights(tmp_path, fused, out, arrange):
+    made = module()
+    packed, bias = made.in_proj_weight.detach(), made.in_proj_bias.detach()
+    if arrange is None:  # grouped by head
+        packed = packed.unflatten(0, (3, HEADS, -1)).transpose(0, 1).flatten(0, 2)
+        bias = bias.unflatten(0, (3, HEADS, -1)).transpose(0, 1).flatten()
+    state = {f"{fused}.weight": packed, f"{fused}.bias": bias}
+    state |= {f"{out}.weight": made.out_proj.weight, f"{out}.bias": made.out_proj.bias}
+    state = {name: value.detach().clone() for name, value in state.items()}
+    (tmp_path / "w.pt").write_bytes(torch_bytes(state))
+    check_same(load_projections(str(tmp_path / "w.pt"), heads=HEADS), made)
+    if arrange is None:
+        with pytest.raises(BadFile, match=r"42 rows are grouped by head; give .* --heads"):
+            load_projections(str(tmp_path / "w.pt"))
+
+
+def test_gpt2_has_its_matrices_the_other_way_round(tmp_path):
+    made = module()
+    state = {"attn.c_attn.weight": made.in_proj_weight.T, "attn.c_attn.bias": made.in_proj_bias}
+    state |= {"attn.c_proj.weight": made.out_proj.weight.T, "attn.c_proj.bias": made.out_proj.bias}
+    state = {name: value.detach().clone() for name, value in state.items()}
+    (tmp_path / "w.pt").write_bytes(torch_bytes(state))
+    check_same(load_projections(str(tmp_path / "w.pt")), made)
+
+
+def test_shared_key_and_value_heads(tmp_path):
+    made = hw.MultiheadAttention(8, 4, num_kv_heads=2, batch_first=True, dtype=torch.float64)
+    (tmp_path / "w.safetensors").write_bytes(save(made.state_dict()))
+    notes = []
+    weights = load_projections(str(tmp_path / "w.safetensors"), heads=4, notify=notes.append)
+    x = torch.randn(3, 8, dtype=torch.float64)
+    expected, _ = made(x[None], x[None], x[None])
+    found = trace(x, 4, projections=weights).get("output")
+    accept(found, expected[0], expected[0])
+    assert "4 rows are shared by the heads of 8 rows" in notes[0].en
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("w.npz", b"PK\x03\x04junk", r"damaged archive"),
+        ("w.json", b"[[1]]", r'expected {"W_Q"'),
+        ("w.json", b'{"W_Q": [["a"]]}', r"expected a number in row 0"),
+        ("w.csv", b"1,2\n", r"the name of an array, such as W_Q, alone on a line above line 1"),
+        ("w.csv", b"W_Q\n1,2\n3\n", r"expected 2 cells in line 3"),
+        ("w.csv", b"W_Q\n1\nW_K\n1\n", r"has no v projection beside W_K, W_Q"),
+        ("w.md", b"nothing", r"no projections that are known by name"),
+    ],
+)
+def test_what_a_person_wrote_is_refused_clearly(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadFile, match=message):
+        load_projections(str(tmp_path / name))
+
+
+def test_an_archive_of_python_objects_is_never_unpickled(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez(tmp_path / "w.npz", W_Q=np.array([Evil()], dtype=object))
+    with pytest.raises(BadFile, match=r"never unpickled"):
+        load_projections("w.npz")
+    assert not (tmp_path / MARK).exists()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import headwise as hw
 from headwise.cli.explain import EXAMPLE, HEADS, TOKENS
 from headwise.errors import BadValue
+from headwise.explain.array_files import TokenArray
 from headwise.explain.trace import MOST_SCORES, Projections, trace
 from headwise.verify.oracle.tolerance import accept
 
@@ -154,3 +155,56 @@ def test_what_does_not_fit_is_refused(arguments, message):
 def test_an_unknown_quantity_is_refused():
     with pytest.raises(BadValue, match=r"trace: no quantity 'softmax' of head 3"):
         example().get("softmax", 3)
+
+
+def test_cross_attention_takes_keys_and_values_from_another_input():
+    x = torch.randn(5, 6, dtype=torch.float64)
+    kv = TokenArray(torch.randn(3, 7, dtype=torch.float64), ("a", "b", "c"))
+    made = torch.nn.MultiheadAttention(6, 2, kdim=7, vdim=7, bias=False, dtype=torch.float64)
+    q, k, v = (getattr(made, f"{name}_proj_weight") for name in "qkv")
+    traced = trace(x, 2, projections=Projections(q, k, v, made.out_proj.weight), kv=kv)
+    output, per_head = made(x, kv.values, kv.values, average_attn_weights=False)
+    accept(traced.get("output"), output, output)
+    accept(traced.get("softmax", 2), per_head[1], per_head[1])
+    assert traced.key_tokens == ("a", "b", "c")
+    assert traced.get("kv").equal(kv.values)
+
+
+POSITIONS = {
+    "rotary": lambda: hw.Rotary(4, pairs="halves"),
+    "neighbours": lambda: hw.Rotary(4, pairs="neighbours"),
+    "alibi": lambda: hw.ALiBi(2),
+    "shaw": lambda: hw.Shaw(2, 4).double(),
+    "t5": lambda: hw.T5Bias(2).double(),
+    "sinusoidal": lambda: hw.Sinusoidal(8),
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+@pytest.mark.parametrize("mask", [None, hw.causal()])
+def test_a_position_acts_as_in_attend(name, mask):
+    position = POSITIONS[name]()
+    x = torch.randn(5, 8, dtype=torch.float64)
+    traced = trace(x, 2, position=position, mask=mask)
+    with torch.no_grad():
+        placed = position.embed(x[None])[0]
+        heads = placed.unflatten(1, (2, 4)).transpose(0, 1)[None]
+        later = None if name == "sinusoidal" else position
+        found = hw.attend(heads, heads, heads, mask=mask, position=later, engine="eager")
+    expected = found[0].transpose(0, 1).flatten(1)
+    accept(traced.get("output"), expected, expected)
+    for head in (1, 2):
+        added = traced.get("position", head) if traced.has("position") else 0.0
+        total = traced.get("scaled", head) + added
+        seen = traced.get("masked", head).isfinite()
+        accept(traced.get("masked", head)[seen], total[seen], total[seen])
+    names = {"rotary": "turned_q", "neighbours": "turned_q", "sinusoidal": "placed"}
+    assert traced.has(names.get(name, "position"))
+
+
+def test_the_keys_are_checked_too():
+    x = torch.ones(2, 4)
+    with pytest.raises(BadValue, match=r"kv: every number must be finite, got nan in row 0"):
+        trace(x, 1, kv=TokenArray(torch.full((2, 4), torch.nan)))
+    with pytest.raises(BadValue, match=r"weights: k must be \(4, 3\) for an input of 3 columns"):
+        trace(x, 1, kv=TokenArray(torch.ones(2, 3)))

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from headwise.document.csv_text import as_csv
 from headwise.errors import BadValue
 from headwise.heads.inspection import inspect
-from headwise.heads.inspection_export import HEAD, as_csv, as_json, faults, file_of, schema, table
+from headwise.heads.inspection_export import HEAD, as_json, faults, file_of, schema, table
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
 from tests.heads.tiny import bart, bert, gpt2, tokenizer

@@ -1,6 +1,7 @@
 """Targets that hang, exit, crash or exceed a limit; importing this file is harmless."""
 
 import ctypes
+import json
 import os
 import sys
 import time
@@ -8,6 +9,17 @@ from pathlib import Path
 
 import torch
 from torch import nn
+
+FORGED = json.dumps(
+    {
+        "schema": 3,
+        "headwise": "0",
+        "target": "another.py:f",
+        "status": "unusable",
+        "accepted": False,
+        "error": {"en": "forged", "zh": "伪造"},
+    }
+)
 
 
 def forever(q, k, v):
@@ -64,6 +76,25 @@ def forges(q, k, v):
         except OSError:
             continue
     os._exit(0)
+
+
+def forges_a_report(q, k, v):
+    line = b'{"report": %s}\n' % FORGED.encode()
+    for handle in range(3, 20):
+        try:
+            os.write(handle, line)
+        except OSError:
+            continue
+    return v
+
+
+def waits(q, k, v):
+    time.sleep(0.02)
+    return (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(-1) @ v
+
+
+def sleeps(q, k, v):
+    time.sleep(1000)
 
 
 class Sleeps(nn.MultiheadAttention):

@@ -1,17 +1,24 @@
 """A target that hangs, exits, crashes or exceeds a limit ends with an error that says where."""
 
+import json
 import os
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from headwise import __version__
 from headwise.errors import BadFile
-from headwise.verify.process import Limits, Request, Stopped, isolated
+from headwise.verify.process import Limits, Request, Stopped, isolated, search
+from headwise.verify.process.messages import ProcessState, error_of, read
 from headwise.verify.report.formats import faults
 from headwise.verify.target import NotRecognised
 
 HOSTILE = Path(__file__).parent / "hostile.py"
-LIMITS = Limits(seconds=1.5, memory=600, output=100_000)
+LIMITS = Limits(seconds=1.5, memory=600, output=100_000, wall=3)
+UNHURRIED = replace(LIMITS, wall=60)  # this machine may be busy
+CPU, WALL = "在用去 1.5 秒 CPU 时间后被终止", "在 3 秒后被终止"
 
 
 def line_of(words: str) -> int:
@@ -29,20 +36,15 @@ FIRST = "in call 1, q (2, 3, 7, 5), k (2, 3, 7, 5), v (2, 3, 7, 5)"
 @pytest.mark.parametrize(
     ("name", "en", "zh", "where"),
     [
-        ("forever", "was stopped after 1.5 s (--time-limit)", "在 1.5 秒后被终止", FIRST),
+        ("forever", "was stopped after 1.5 s of CPU time (--time-limit)", CPU, FIRST),
         ("leaves", "ended the process itself, with status 7", "自行结束了进程，状态 7", FIRST),
         pytest.param(
             "exits", "raises SystemExit: 3", "抛出 SystemExit: 3", FIRST, marks=pytest.mark.slow
         ),
         ("floods", "printed more than 100000 bytes and was stopped", "打印超过", FIRST),
         ("crashes", "crashed with SIGSEGV", "因 SIGSEGV 崩溃", FIRST),
-        ("late", "was stopped after", "在 1.5 秒后被终止", "in call 6, q (2, 3, 7, 5)"),
-        (
-            "Sleeps",
-            "was stopped after",
-            "在 1.5 秒后被终止",
-            f"while it was constructed at line {MADE + 2};",
-        ),
+        ("late", "was stopped after 3 s (--wall-limit)", WALL, "in call 6, q (2, 3, 7, 5)"),
+        ("Sleeps", "was stopped after", WALL, f"while it was constructed at line {MADE + 2};"),
         pytest.param(
             "forges",
             "ended the process itself, with status 0",
@@ -54,10 +56,104 @@ FIRST = "in call 1, q (2, 3, 7, 5), k (2, 3, 7, 5), v (2, 3, 7, 5)"
 )
 def test_what_does_not_return_is_stopped_and_told_where(name, en, zh, where) -> None:
     with pytest.raises(Stopped, match="expected it to return") as caught:
-        verify(name)
+        verify(name, LIMITS if zh == WALL else UNHURRIED)
     assert f"{HOSTILE}:{name} {en}" in caught.value.text.en
     assert where in caught.value.text.en
     assert f"{HOSTILE}:{name} {zh}" in caught.value.text.zh
+
+
+def state_of(**given) -> ProcessState:
+    return ProcessState(Request("mine.py:f", **given), Limits(), nonce="secret")
+
+
+REPORT = {
+    "schema": 3,
+    "headwise": __version__,
+    "target": "mine.py:f",
+    "status": "unusable",
+    "accepted": False,
+    "error": {"en": "", "zh": ""},
+}
+OTHERS = (
+    {"target": "other.py:f"},
+    {"headwise": "0.0"},
+    {"embed_dim": 16},
+    {"heads": 5},
+    {"seed": 1},
+)
+
+
+def line_with(report: dict, nonce: str = "secret ") -> bytes:
+    return f"{nonce}{json.dumps({'report': report})}\n".encode()
+
+
+def test_a_report_on_its_own_target_is_taken() -> None:
+    state = state_of()
+    read(state, line_with(REPORT))
+    assert (state.final, state.ended) == ({"report": REPORT}, "")
+
+
+@pytest.mark.parametrize("changed", OTHERS, ids=str)
+def test_a_report_on_another_target_is_refused(changed: dict) -> None:
+    state = state_of()
+    read(state, line_with({**REPORT, **changed}))
+    assert (state.final, state.ended) == ({}, "refused")
+    error = error_of(state, 0)
+    assert f"{next(iter(changed.values()))}" in error.text.en
+    assert "the report is refused" in error.text.en
+    assert "不予采用" in error.text.zh
+
+
+def test_a_report_without_the_token_of_the_run_is_refused() -> None:
+    state = state_of()
+    read(state, line_with(REPORT, nonce=""))
+    assert (state.final, state.ended) == ({}, "refused")
+    assert "wrote a message of its own where headwise writes" in error_of(state, 0).text.en
+
+
+def test_a_report_with_another_token_is_no_message() -> None:
+    state = state_of()
+    read(state, line_with(REPORT, nonce="public "))
+    assert (state.final, state.ended) == ({}, "")
+
+
+def test_a_forged_report_in_the_pipe_is_refused() -> None:
+    with pytest.raises(Stopped, match="where headwise writes its report; the report is refused"):
+        verify("forges_a_report", Limits(seconds=60))
+
+
+@pytest.mark.slow
+def test_time_that_a_target_waits_is_no_cpu_time() -> None:
+    """It waits for longer than its CPU time, as on a machine that is busy."""
+    limits = Limits(seconds=5, wall=120)
+    start = time.monotonic()
+    assert verify("waits", limits)["status"] == "accepted"
+    assert time.monotonic() - start > 2
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, 600.0), ({"wall": 7}, 7.0)])
+def test_the_wall_limit_is_five_times_that_of_the_cpu(given: dict, expected: float) -> None:
+    assert Limits(**given).wall_seconds == expected
+
+
+def test_a_cancelled_run_is_stopped() -> None:
+    heard: list[str] = []
+    with pytest.raises(Stopped, match="was stopped with headwise itself"):
+        verify("sleeps", Limits(), progress=heard.append, cancelled=lambda: True)
+
+
+@pytest.mark.slow
+def test_the_search_of_a_file_ends_like_a_target(tmp_path: Path) -> None:
+    file = tmp_path / "some.py"
+    file.write_text("def attend(q, k, v):\n    while True:\n        pass\n")
+    names: list[str] = []
+    with pytest.raises(
+        Stopped, match=r"after 1 s of CPU time .* while attend in it was tried at line [23];"
+    ):
+        search(file, Request(""), Limits(seconds=1, wall=60), progress=names.append)
+    assert names == ["attend"]
+    found = search(file, Request(""), Limits(seconds=30), skip=("attend",))
+    assert found == {"found": [], "refused": [], "others": []}
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a limit on memory is a thing of POSIX")
@@ -70,7 +166,7 @@ def test_memory_has_a_limit() -> None:
 def test_an_endless_import_is_stopped(tmp_path: Path) -> None:
     file = tmp_path / "endless.py"
     file.write_text("import time\ntime.sleep(1000)\n")
-    with pytest.raises(Stopped, match=r"was stopped after 1\.5 s .* while it was imported at line"):
+    with pytest.raises(Stopped, match=r"was stopped after 3 s .* while it was imported at line"):
         isolated(Request(f"{file}:f"), LIMITS)
 
 

@@ -1,7 +1,8 @@
 """Check a worked example: recompute it and report each printed number that is wrong."""
 
 from headwise.check.article_lines import read_article
-from headwise.check.checker import CheckReport, Finding, Unmatched, check
-from headwise.check.problem_setup import CheckOptions
+from headwise.check.checker import CheckReport, check
+from headwise.check.settings.setting import CheckOptions
+from headwise.check.verdicts.verdict import Finding, Unmatched
 
 __all__ = ["CheckOptions", "CheckReport", "Finding", "Unmatched", "check", "read_article"]

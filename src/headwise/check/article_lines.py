@@ -1,18 +1,11 @@
 """Read an article and cut it into logical lines: a formula over many lines is one."""
 
-import errno
-import os
 import re
-import stat
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headwise.check.expression_tree import Token, is_matrix, pairs, scan
-from headwise.document.text_format import clean
-from headwise.errors import BadFile
-
-MOST_BYTES = 1_000_000  # the longest article that is read; a worked example is a thousandth of it
+from headwise.document import reading
 
 _ALIKE: dict[int, int] = str.maketrans(
     "０１２３４５６７８９．，；：＝＋－−–×＊／（）［］｛｝｜％＿＾～“”　、⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉",
@@ -20,66 +13,20 @@ _ALIKE: dict[int, int] = str.maketrans(
 )
 _ALIKE |= {0xFF21 + i: 0x41 + i for i in range(58) if chr(0x41 + i).isalpha()}
 _TITLE = re.compile(r"<h([1-6])\b[^<>\n]{0,80}>", re.IGNORECASE)
+_COMMENT = re.compile(
+    r"(?m)(?:(?<=[\],;])|(?<=\d,)|(?<=\d\]))[ \t]{0,20}(?:#|//)[ \t]?[^\n\]\[]{0,100}$|(?<=\\\\)[ \t]{0,9}%[^\n]{0,100}$"
+)
+"""A comment after a row of numbers."""
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹", "₀₁₂₃₄₅₆₇₈₉"
 
 
 def read_article(path: Path) -> str:
-    """The text of an article in UTF-8 (with or without a mark), UTF-16 with a mark, or GB18030.
-
-    ``-`` is the standard input.
+    """The text of an article in any format of `headwise.document.reading`; ``-`` is stdin.
 
     Raises:
-        BadFile: if it cannot be opened, is too long, is binary, or is in another encoding.
+        BadFile: if it cannot be read, or is too long.
     """
-    name = source_name(path)
-    try:
-        raw = sys.stdin.buffer.read(MOST_BYTES + 1) if is_input(path) else _bytes(path)
-    except OSError as error:
-        raise BadFile(
-            "{name}: expected a readable text file, got an error ({why}); check the path",
-            name=name,
-            why=error.strerror or type(error).__name__,
-        ) from None
-    if len(raw) > MOST_BYTES:
-        raise BadFile(
-            "{name}: expected at most {most_bytes} bytes, it is longer; cut out the worked example",
-            name=name,
-            most_bytes=MOST_BYTES,
-        )
-    return _decoded(raw, name)
-
-
-def is_input(path: Path) -> bool:
-    """Whether a path stands for the standard input: ``-`` or ``/dev/stdin``."""
-    return str(path) in ("-", "/dev/stdin")
-
-
-def source_name(path: Path) -> str:
-    """What an article is called in messages and reports."""
-    return "stdin" if is_input(path) else clean(path.name or str(path))
-
-
-def _bytes(path: Path) -> bytes:
-    """The first bytes of a regular file; a pipe without a writer would block for ever."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        return file.read(MOST_BYTES + 1)
-
-
-def _decoded(raw: bytes, name: str) -> str:
-    wide = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
-    for encoding in ("utf-16",) if wide else ("utf-8-sig", "gb18030"):
-        try:
-            text = raw.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        if not any(mark in text for mark in "\0\x01\x02\x03\x04"):
-            return text.replace("\r\n", "\n").replace("\r", "\n")
-    raise BadFile(
-        "{name}: expected text in UTF-8 or GB18030, it is neither; save it as UTF-8", name=name
-    )
+    return reading.read_article(path).text
 
 
 def normalized(text: str) -> str:
@@ -89,23 +36,40 @@ def normalized(text: str) -> str:
         >>> normalized("s₀₁ ＝ −0.5")
         's_{01} = -0.5'
     """
+    text = _COMMENT.sub("", text)
     text = _TITLE.sub(lambda match: "#" * int(match[1]) + " ", text)
     text = re.sub(f"[{_RAISED}]+", lambda digits: f"^{{{digits[0]}}}", text)
     text = re.sub(f"[{_LOWERED}]+", lambda digits: f"_{{{digits[0]}}}", text)
-    return text.translate(_ALIKE)
+    return _with_points(text.translate(_ALIKE))
 
 
+_COMMA = re.compile(r"(?<![\d.,])(\d{1,4}),(\d{1,6})(?![\d,])")
+_COMMA_SURE = re.compile(r"(?<![\d.,])\d{1,3},\d{2,4}(?![\d,])")
+
+
+def _with_points(text: str) -> str:
+    """With decimal commas made points, where an article writes its decimals so."""
+    commas = sum(1 for _ in _COMMA_SURE.finditer(text))
+    points = sum(1 for _ in re.finditer(r"\d\.\d{2}", text))
+    return _COMMA.sub(r"\1.\2", text) if commas >= 4 and commas > 2 * points else text
+
+
+_WORDS = frozenset(("name", "word", "math", "command"))
 _ALIGNED = ("equation", "align", "gather", "split", "cases", "eqnarray", "multline", "math")
 _SECTIONS = {"\\section": 1, "\\subsection": 2, "\\subsubsection": 3, "\\paragraph": 4}
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line: its tokens, the level of the heading it is, or 0, and whether it is code."""
+    """One line: its tokens, the level of the heading it is, or 0, and whether it is code.
+
+    ``block`` counts the fences before it.
+    """
 
     tokens: tuple[Token, ...]
     heading: int = 0
     code: bool = False
+    block: int = 0
 
 
 def logical_lines(text: str) -> list[Line]:
@@ -121,6 +85,7 @@ class _Cutter:
         self.lines: list[Line] = []
         self.current: list[Token] = []
         self.code = self.display = False
+        self.block = 0
 
     def run(self) -> list[Line]:
         i = 0
@@ -137,6 +102,7 @@ class _Cutter:
         if token.kind == "fence":
             self._close()
             self.code, self.display = not self.code, False
+            self.block += 1
         elif token.kind == "newline":
             blank = i > 0 and self.tokens[i - 1].kind == "newline"
             if not self.display or blank:
@@ -151,8 +117,20 @@ class _Cutter:
         elif token.kind in ("begin", "end"):
             self.display = token.kind == "begin" and any(kind in token.text for kind in _ALIGNED)
         elif token.kind != "col" or not self.display:
-            self.current.append(token)
+            self.current += self._sentence_end(i) or [token]
         return i + 1
+
+    def _sentence_end(self, i: int) -> list[Token]:
+        """``Example 1. X``: a whole number and the full stop after it, as two tokens."""
+        token = self.tokens[i]
+        after = self.tokens[i + 1] if i + 1 < len(self.tokens) else None
+        ends = after is None or after.kind == "newline" or (after.spaced and after.kind in _WORDS)
+        if not self.current or token.kind != "num" or not ends or not token.text[:-1].isdigit():
+            return []
+        if not token.text.endswith("."):
+            return []
+        number = replace(token, text=token.text[:-1])
+        return [number, Token("comma", "。", number.end, token.line, False)]
 
     def _close(self, *, keep: bool = False) -> None:
         """End the line; in a formula that goes on, what is shown stays one formula."""
@@ -168,7 +146,7 @@ class _Cutter:
             level, marks = _SECTIONS[tokens[0].text.rstrip("*")], 1
         tokens = _unmarked(tokens[marks:])
         if tokens:
-            self.lines.append(Line(tuple(tokens), level, self.code))
+            self.lines.append(Line(tuple(tokens), level, self.code, self.block))
 
 
 def _unmarked(tokens: list[Token]) -> list[Token]:
@@ -210,5 +188,5 @@ def _joined(lines: list[Line]) -> list[Line]:
         if before is None or line.heading or before.heading or not goes_on:
             result.append(line)
         else:
-            result[-1] = Line(before.tokens + line.tokens, 0, line.code)
+            result[-1] = replace(before, tokens=before.tokens + line.tokens)
     return result

@@ -6,7 +6,10 @@ from headwise.check.article_lines import Line
 from headwise.check.expression_reader import Reader
 from headwise.check.expression_tree import Grid, Node, Token, numbers, pairs, vector
 
-_AND = frozenset(("and", "和", "与", "及", "以及"))
+_AND = frozenset(("and", "和", "与", "及", "以及", "und", "oraz", "と", "與", "跟"))
+_SHORT_AND = frozenset(("y", "i"))  # Spanish and Polish; a symbol where no number stands before
+BEFORE, MOST_ON_LINE = 200, 100
+"""How many characters before an equation on its line are read with it, and for how many equations."""
 _STARTS = frozenset(("num", "blocked", "open", "begin", "op", "name", "command"))
 
 
@@ -25,6 +28,11 @@ class Equation:
     nodes: list[Node] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
     related: bool = False
+
+    @property
+    def start(self) -> int:
+        """The offset of the first printed number, or -1."""
+        return min((cell.start for node in self.nodes for cell in numbers(node)), default=-1)
 
     def flush(self) -> None:
         """Move the words after the last number to the labels: more numbers follow."""
@@ -71,7 +79,10 @@ def _items(line: Line, text: str) -> list[Item]:
         part_of_name = i > 0 and not token.spaced and tokens[i - 1].kind in ("sub", "sup")
         if (token.kind in _STARTS or token.text == "√") and not part_of_name:
             node, after = reader.node(i, len(tokens))
-        kind = "node" if node is not None else _kind(token)
+        if node is not None and _is_list_mark(reader, i, after):
+            node, after, kind = None, reader.pair[i] + 1, "comma"
+        else:
+            kind = "node" if node is not None else _kind(tokens, i)
         last = i + 1 == len(tokens) or tokens[i + 1].spaced
         if token.text in (".", "!", "?") and not token.spaced and last:
             kind = "comma"
@@ -108,12 +119,27 @@ def _absorbed(items: list[Item]) -> list[Item]:
     return result
 
 
-def _kind(token: Token) -> str:
+def _kind(tokens: tuple[Token, ...], i: int) -> str:
+    token = tokens[i]
     if token.kind in ("rel", "colon"):
         return "rel"
     if token.kind in ("comma", "pipe") or token.text in _AND:
         return "comma"
+    if token.text in _SHORT_AND and 0 < i < len(tokens) - 1:
+        joins = tokens[i - 1].kind in ("num", "close", "math") and tokens[i + 1].kind != "rel"
+        return "comma" if joins and tokens[i + 1].spaced else "text"
     return "text"
+
+
+def _is_list_mark(reader: Reader, i: int, after: int) -> bool:
+    """Whether ``(2)`` numbers a step in running text, rather than being a number."""
+    tokens, close = reader.tokens, reader.pair.get(i, -1)
+    lone = tokens[i].text == "(" and close == i + 2 and tokens[i + 1].text.isdigit()
+    if not lone or after != close + 1 or len(tokens[i + 1].text) > 2:
+        return False
+    begins = i == 0 or tokens[i - 1].kind == "comma" or tokens[i - 1].text in (".", "!", "?")
+    named = after < len(tokens) and tokens[after].kind in ("name", "word", "math", "command")
+    return begins and named and tokens[after].spaced
 
 
 def _symbolic(reader: Reader, i: int) -> bool:
@@ -149,7 +175,9 @@ def _is_index(reader: Reader, i: int) -> bool:
 def _group(items: list[Item], line: Line, text: str) -> list[Equation]:
 
     def before(end: int) -> str:
-        return text[max(line.tokens[0].start, end - 300) : end]
+        if len(result) > MOST_ON_LINE:
+            return ""
+        return text[max(line.tokens[0].start, end - BEFORE) : end]
 
     result = [Equation(line.tokens[0].line)]
     fresh = False
@@ -179,7 +207,7 @@ def _group(items: list[Item], line: Line, text: str) -> list[Equation]:
 def _starts_anew(items: list[Item], at: int, now: Equation) -> bool:
     """Whether a label between a number and a sign begins an equation: ``= 1.46 s_01 =``."""
     between = at >= 2 and items[at - 1].kind == "text" and items[at - 2].kind == "node"
-    return between and len(now.after) > 0 and len(now.labels) > 0 and now.related
+    return between and len(now.after) > 0 and (len(now.labels) > 0 or not now.related)
 
 
 def _vectors(result: list[Equation]) -> list[Equation]:

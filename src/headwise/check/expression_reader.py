@@ -118,6 +118,13 @@ class Reader:
         return self.pair[i + 1] + 1 if i + 1 in self.pair else i + 2
 
     def _factor(self, i: int, end: int) -> tuple[Node | None, int]:
+        self.depth += 1
+        try:
+            return (None, i) if self.depth > 4 * MOST_NESTING else self._one_factor(i, end)
+        finally:
+            self.depth -= 1
+
+    def _one_factor(self, i: int, end: int) -> tuple[Node | None, int]:
         if i >= end:
             return None, i
         token = self.tokens[i]

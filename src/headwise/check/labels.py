@@ -7,6 +7,7 @@ count from 0 or 1.
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from headwise.check.label_patterns import (
     COLUMN,
@@ -21,6 +22,7 @@ from headwise.check.label_patterns import (
 )
 
 LONGEST = 300
+_LIST_MARK = re.compile(r"^\W{0,4}(?:[a-h]|[ivx]{1,4}|[0-9]{1,2})\)\s")
 
 _SYMBOL = re.compile(
     r"(?<![A-Za-zα-ω])(?P<base>[A-Za-zα-ω]+)(?P<mark>[~'′]?)"
@@ -104,6 +106,7 @@ def combined(hints: list[Hint]) -> Hint:
     return whole
 
 
+@lru_cache(maxsize=4096)
 def read_label(text: str, *, prose: bool = False) -> Hint:
     r"""Interpret one label; in prose single letters are no symbols.
 
@@ -111,7 +114,7 @@ def read_label(text: str, *, prose: bool = False) -> Hint:
         >>> read_label(r"\text{head}_1[0]").head, read_label("第一个词").row
         (IndexRef(number=1, kind='index'), IndexRef(number=1, kind='ordinal'))
     """
-    flat = plain(text[-LONGEST:])
+    flat = _LIST_MARK.sub("", plain(text[-LONGEST:]))
     result, bare = called(flat)
     formula = composite(flat) or result
     return _formula(flat, formula, prose) if formula else _named(bare, prose)
@@ -121,7 +124,9 @@ def _named(flat: str, prose: bool) -> Hint:
     symbols = list(_SYMBOL.finditer(flat))
     projections = [_projection(match) for match in symbols]
     weights = [hint for hint in projections if hint is not None]
-    if weights and weights[0] is projections[0] and not prose:  # as in W^Q = W^K
+    others = [m for m, hint in zip(symbols, projections, strict=True) if hint is None]
+    plain_words = all(len(m["base"]) > 1 and not m["tail"] for m in others)
+    if weights and not prose and (weights[0] is projections[0] or plain_words):  # W^Q = W^K
         return combined(weights)
     hint = _words(flat)
     if hint.weight:
@@ -146,6 +151,7 @@ def _formula(flat: str, keys: tuple[str, ...], prose: bool) -> Hint:
     return replace(whole, transposed=False, head=None if joined else whole.head)
 
 
+@lru_cache(maxsize=4096)
 def read_words(text: str) -> Hint:
     """Interpret the words of a text without its symbols, which are labels of their own."""
     return _words(plain(text[-LONGEST:]), weights=False)
@@ -178,6 +184,9 @@ def _symbol(match: re.Match[str], flat: str, prose: bool) -> Hint:
     keys = _SYMBOLS.get(base, ())
     after = flat[match.end() :].strip(" *$`'\"")
     is_word = after[:1].isalpha() and base not in "QKVXSZ"  # rather than a symbol, such as "A"
+    if len(base) == 1 and base.islower() and not tail and not mark:
+        before = flat[: match.start()].strip(" *$`'\"(")
+        is_word = is_word or before[-1:].isalpha()
     if not tail and not mark and (prose or len(base) > 1 or is_word):
         return Hint()
     if base in "Ss" and (mark or "~" in tail or "'" in tail):

@@ -20,6 +20,12 @@ PLAIN_SHARE = 0.4  # the largest share of wrong numbers in an array that is matc
 MOST_READINGS, MOST_NODES = 100_000, 64
 """The most readings compared for one problem setup, and the most expressions in one equation."""
 
+_DIVISOR = re.compile(
+    r"(?:\bby|除以|\bdurch|\bentre|\bprzez|割る|multiply|times)(?:\s(?:the|its|a|each)\b)?[\s$`*(√]{0,6}$",
+    re.IGNORECASE,
+)
+_ROOT = re.compile(r"(?:√|\\sqrt|sqrt)[\s({]{0,3}(?:d[\\_{\s]{0,4}k[}\s$)]{0,3}|[0-9]{1,3})[\s$)}`]{0,4}$")
+"""The end of a label that says that scores are divided by what follows."""
 _SIZE = re.compile(r"(?<![A-Za-z])[hHnNEDLT][\s$`*)}]{0,4}$")
 _TOTAL = re.compile(r"(?<![A-Za-z])Z[\s$`*)}]{0,4}$")
 
@@ -47,14 +53,31 @@ class Reading:
         return share + ASIDE * self.aside, self.rank, self.distance
 
 
-class Matcher:
-    """Match statements in order, keeping the last head and row as context."""
+@dataclass
+class MatchContext:
+    """The last head and row that were matched, and the readings compared so far."""
 
-    def __init__(self, quantities: Quantities, bases: IndexBases) -> None:
-        self.quantities, self.bases = quantities, bases
-        self.head: int | None = None
-        self.row: int | None = None
-        self.work = 0.0
+    head: int | None = None
+    row: int | None = None
+    work: float = 0.0
+
+
+class Matcher:
+    """Match statements to the quantities of one computation.
+
+    With ``columns`` the article writes tokens as columns.
+    """
+
+    def __init__(
+        self,
+        quantities: Quantities,
+        bases: IndexBases,
+        context: MatchContext,
+        *,
+        columns: bool = False,
+    ) -> None:
+        self.quantities, self.bases, self.context = quantities, bases, context
+        self.columns = columns
 
     def read(self, statement: Statement) -> Reading | None:
         """The reading of one statement, or None where none is clear."""
@@ -62,7 +85,9 @@ class Matcher:
         main = _main(nodes)
         if main is None or main.shape == (-1, -1) or len(nodes) > MOST_NODES:
             return None
-        label = " ".join(statement.equation.labels)
+        label = statement.label
+        if main.dims == 0 and (is_divisor(statement) or any(map(_is_root_or_power, nodes))):
+            return None
         whole = all(cell.text.removesuffix(".").isdigit() for cell in main.cells)
         # a letter without index labels a size (h, n) or a sum (Z)
         if main.dims == 0 and (_TOTAL.search(label) or (whole and _SIZE.search(label))):
@@ -76,11 +101,13 @@ class Matcher:
                 return None
         targets = self._candidates(main, statement, keys)
         readings = [self._reading(target, statement, keys, main) for target in targets]
-        chosen = self._choose([r for r in readings if r is not None], statement, keys)
-        if chosen is not None:
-            self.head = chosen.target.head or self.head
-            self.row = chosen.target.row if chosen.target.row is not None else self.row
-        return chosen
+        return self._choose([r for r in readings if r is not None], statement, keys)
+
+    def keep(self, chosen: Reading) -> None:
+        """Take a reading's head and row as the context of what follows."""
+        self.context.head = chosen.target.head or self.context.head
+        if chosen.target.row is not None:
+            self.context.row = chosen.target.row
 
     def _keys(self, statement: Statement) -> tuple[str, ...]:
         """The quantities that the label, or else the form of the expression, allows."""
@@ -94,7 +121,7 @@ class Matcher:
     def _candidates(self, main: Grid, statement: Statement, keys: tuple[str, ...]) -> list[Target]:
         self._count(1)
         own = statement.own
-        columns = own.transposed or own.column is not None or main.dims == 1
+        columns = own.transposed or own.column is not None or main.dims == 1 or self.columns
         targets = []
         for target in self.quantities.fitting(main, keys, columns=columns):
             self._count(0.1)
@@ -106,8 +133,8 @@ class Matcher:
         return [target for target in targets if self._allowed(own, target)]
 
     def _count(self, work: float) -> None:
-        self.work += work
-        if self.work > MOST_READINGS:
+        self.context.work += work
+        if self.context.work > MOST_READINGS:
             raise BadArticle(
                 "too many arrays for an input of this size; cut out the worked example"
             )
@@ -131,7 +158,8 @@ class Matcher:
         return own.either is None or is_place or self._is_head(own.either, target.head)
 
     def _is_head(self, ref: IndexRef, head: int | None) -> bool:
-        number = ref.number + (0 if ref.kind == "ordinal" else 1 - self.bases.head)
+        base = {"ordinal": 1, "bracket": self.bases.bracket}.get(ref.kind, self.bases.head)
+        number = ref.number + 1 - base
         return (self.quantities.heads == 1 and number == 1) or head == number
 
     def _row(self, ref: IndexRef | None) -> int | None:
@@ -166,15 +194,15 @@ class Matcher:
             ref = next(filter(None, refs), None)
             if ref is not None:
                 cost += not self._is_head(ref, target.head)
-            elif self.head is not None:
-                cost += 0.3 * (target.head != self.head)
+            elif self.context.head is not None:
+                cost += 0.3 * (target.head != self.context.head)
         if own.row is None and own.either is None and target.row is not None:
             row = self._row(next((hint.row for hint in around if hint.row), None))
             if row is not None:
                 cost += target.row != row
-            elif self.row is not None:
-                cost += 0.3 * (target.row != self.row)
-        if target.turned and not own.transposed:
+            elif self.context.row is not None:
+                cost += 0.3 * (target.row != self.context.row)
+        if target.dims == 2 and target.turned != (own.transposed or self.columns):
             cost += 0.5
         return cost + 0.5 * (target.dims == 1 and target.row is None and own.column is None)
 
@@ -219,6 +247,17 @@ def _main(nodes: list[Node]) -> Grid | None:
         if isinstance(node, Apply) and node.name == "softmax" and isinstance(node.args[0], Grid):
             return node.args[0]
     return None
+
+
+def is_divisor(statement: Statement) -> bool:
+    """Whether a number is what the scores are divided by, as in "divided by 1.414"."""
+    labels = statement.equation.labels[:1]
+    return any(_DIVISOR.search(label) or _ROOT.search(label) for label in labels)
+
+
+def _is_root_or_power(node: Node) -> bool:
+    """Whether an expression is a root or a power by itself, as in √2 = 1.414, which is arithmetic."""
+    return isinstance(node, Apply) and node.name in ("sqrt", "exp")
 
 
 def _form(node: Node) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from headwise.check.expression_tree import Apply, Grid, Node, Printed, Product, Quotient, Sum
-from headwise.explain.trace import KEYS, Projections, Trace
+from headwise.check.settings.attention_steps import Place, Tables
+from headwise.explain.trace import KEYS
 from headwise.lang import Text, joined, same
 
 ROUNDED = 0.005
@@ -84,9 +85,6 @@ DRAWS, SAFETY = 24, 1.5
 change."""
 
 Rows = list[list[float]]
-Inputs = tuple[Tensor, Projections]
-
-Place = tuple[str, int | None]  # a matrix: its key, and its head from 1 or None
 
 
 def rounded(grid: Grid) -> bool:
@@ -100,18 +98,20 @@ def rounded(grid: Grid) -> bool:
     cells = grid.cells
     fine = [c for c in cells if 0 < c.step < 10.0**-MOST_EXACT * 0.99]
     used = [c for c in fine if c.text.rstrip("%\\ ")[-1:] not in ("0", ".")]
-    return 2 * len(used) > len(cells)
+    long = [c for c in used if c.step < 10.0 ** -(MOST_EXACT + 1) * 0.99]
+    return 2 * len(used) > len(cells) or (len(long) >= 2 and 4 * len(long) >= len(cells))
 
 
 def upper(grid: Grid) -> Rows:
     """The values of a whole grid, each half a step up where the grid is rounded."""
     if not rounded(grid):
         return grid.values
-    return [[cell.value + cell.step / 2 for cell in row if cell is not None] for row in grid.rows]
+    step = min(cell.step for cell in grid.cells if cell.step)
+    return [[cell.value + step / 2 for cell in row if cell is not None] for row in grid.rows]
 
 
 def quantity_errors(
-    run: Callable[[Tensor, Projections], Trace], low: Inputs, high: Inputs | None
+    run: Callable[[Tables], Tables], low: Tables, high: Tables | None
 ) -> dict[Place, Rows]:
     """The rounding error of each quantity; {} where the inputs are exact.
 
@@ -120,35 +120,32 @@ def quantity_errors(
     """
     if high is None:
         return {}
-    exact = run(*low)
-    errors = [torch.zeros_like(quantity.values) for quantity in exact.quantities]
+    exact = run(low)
+    errors = {place: torch.zeros_like(table) for place, table in exact.items()}
     generator = torch.Generator().manual_seed(0)
     for _ in range(DRAWS):
-        moved = run(*_moved(low, high, generator))
-        for at, (a, b) in enumerate(zip(exact.quantities, moved.quantities, strict=True)):
-            change = torch.where(a.values == b.values, 0.0, (a.values - b.values).abs())
-            errors[at] = torch.maximum(errors[at], change)
-    return {
-        (quantity.key, quantity.head): (SAFETY * most).tolist()
-        for quantity, most in zip(exact.quantities, errors, strict=True)
-    }
+        moved = run({place: _moved(a, high[place], generator) for place, a in low.items()})
+        for place, table in exact.items():
+            other = moved[place]
+            change = torch.where(table == other, 0.0, (table - other).abs())
+            errors[place] = torch.maximum(errors[place], change.nan_to_num(0.0))
+    return {place: (SAFETY * most).tolist() for place, most in errors.items()}
 
 
-def _moved(low: Inputs, high: Inputs, generator: torch.Generator) -> Inputs:
+def _moved(low: Tensor, high: Tensor, generator: torch.Generator) -> Tensor:
     """Each entry half a step up or down."""
-
-    def move(a: Tensor, b: Tensor) -> Tensor:
-        sign = torch.randint(2, a.shape, generator=generator).double() * 2 - 1
-        return a.double() + sign * (b.double() - a.double())
-
-    x, weights = low
-    moved_x = move(x, high[0])
-    tensors = {name: tensor for name, tensor in vars(weights).items() if tensor is not None}
-    moved = {name: move(tensor, getattr(high[1], name)) for name, tensor in tensors.items()}
-    return moved_x, replace(weights, **moved)
+    sign = torch.randint(2, low.shape, generator=generator).double() * 2 - 1
+    return low + sign * (high - low)
 
 
 WEIGHTS = {"W_q": "W^Q", "W_k": "W^K", "W_v": "W^V", "W_out": "W^O"}
+
+EXPONENTS = {
+    "shifted": (Text("scores minus the row maximum"), ""),
+    "exp": (Text("exp of the scores"), ""),
+    "exp_shifted": (Text("exp of the scores minus the row maximum"), ""),
+}
+"""Quantities between the scores and their softmax, with names as in `KEYS`."""
 
 FACTORS = {
     "score": ("q", "k"), "head": ("softmax", "v"), "q": ("x", "W_q"), "k": ("x", "W_k"),
@@ -187,16 +184,34 @@ class Target:
         """The slack of the value at (i, j)."""
         return self.slack[i][j] if self.slack else 0.0
 
-    def name(self, i: int, j: int) -> Text:
-        """What the number at (i, j) of the printed array is: "head 1, softmax, row 0, column 2"."""
+    def place(self, i: int, j: int) -> tuple[int, int]:
+        """The row and the column of the matrix that the printed number at (i, j) stands for."""
         i, j = (j, i) if self.turned and self.dims == 2 else (i, j)
         if self.dims == 1 and self.row is None and self.column is not None:
             i = j
-        row = self.row if self.row is not None else i
-        column = self.column if self.column is not None else j
-        what = self.label or (KEYS[self.key][0] if self.key in KEYS else same(WEIGHTS[self.key]))
+        return (
+            self.row if self.row is not None else i,
+            self.column if self.column is not None else j,
+        )
+
+    @property
+    def quantity(self) -> Text:
+        """The name of the matrix: "softmax"."""
+        names = KEYS | EXPONENTS
+        return self.label or (names[self.key][0] if self.key in names else same(WEIGHTS[self.key]))
+
+    def name(self, i: int, j: int, base: int = 0) -> Text:
+        """What the number at (i, j) of the printed array is: "head 1, softmax, row 0, column 2".
+
+        Rows and columns are counted from ``base``.
+        """
+        row, column = self.place(i, j)
         parts = [] if self.head is None else [Text("head {head}", head=self.head)]
-        parts += [what, Text("row {row}", row=row), Text("column {column}", column=column)]
+        parts += [
+            self.quantity,
+            Text("row {row}", row=row + base),
+            Text("column {column}", column=column + base),
+        ]
         if self.role is not None:
             parts.append(self.role)
         return joined(Text(", "), parts)
@@ -209,25 +224,16 @@ def off(a: Target, b: Target, n: int) -> float:
 
 
 class Quantities:
-    """Every matrix of one trace, as plain lists."""
+    """Every matrix of one computation, as plain lists."""
 
     def __init__(
-        self, trace: Trace, *, hidden: tuple[str, ...] = (), slack: dict[Place, Rows] | None = None
+        self, tables: Tables, heads: int, scale: float, slack: dict[Place, Rows] | None = None
     ) -> None:
         self.slack = slack or {}
-        self.heads, self.scale = trace.heads, trace.scale
+        self.heads, self.scale = heads, scale
         self.tables: dict[Place, Rows] = {
-            (quantity.key, quantity.head): quantity.values.tolist()
-            for quantity in trace.quantities
-            if quantity.key not in hidden and (quantity.key != "masked" or trace.changed_by_mask)
+            place: table.tolist() for place, table in tables.items() if table.numel()
         }
-        weights = trace.projections
-        for key, weight in (("W_q", weights.q), ("W_k", weights.k), ("W_v", weights.v)):
-            whole = weight.double().T
-            self.tables[key, None] = whole.tolist()
-            for head, columns in enumerate(whole.chunk(self.heads, 1), start=1):
-                self.tables[key, head] = columns.tolist()
-        self.tables["W_out", None] = weights.out.double().T.tolist()
 
     def part(
         self,

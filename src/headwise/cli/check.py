@@ -8,6 +8,7 @@ import click
 
 from headwise.cli import FOUND_WRONG
 from headwise.cli.explain import OPTION_TEXTS
+from headwise.cli.output import notifier
 from headwise.cli.reporting import PATH, Destination, build_command, click_options, options
 from headwise.errors import BadFile
 from headwise.lang import Lang, Text
@@ -41,23 +42,26 @@ def command(lang: Lang) -> click.Command:
 
 
 def _run(values: SimpleNamespace, lang: Lang) -> int:
-    from headwise.check import CheckOptions, check, read_article
-    from headwise.check.article_lines import source_name
+    from headwise.check import CheckOptions, check
     from headwise.check.checker import as_json, document
+    from headwise.document.reading import read_article, source_name
     from headwise.explain.array_files import read_matrix
-    from headwise.explain.call_options import load_projections, parse_mask
+    from headwise.explain.call_options import parse_mask
+    from headwise.explain.weights import load_projections
 
     inputs = (values.file, values.x, values.weights, values.mask)
     destination = Destination(values.format, values.output, lang, inputs=inputs)
-    article = read_article(values.file)
+    article, notify = read_article(values.file), notifier(lang)
     setup = CheckOptions(
-        x=None if values.x is None else read_matrix(values.x).values,
+        x=None if values.x is None else read_matrix(values.x, notify=notify).values,
         heads=values.heads,
-        projections=None if values.weights is None else load_projections(values.weights),
+        projections=None
+        if values.weights is None
+        else load_projections(values.weights, heads=values.heads, notify=notify),
         scale=values.scale,
         mask=None if values.mask is None else partial(parse_mask, values.mask, None),
     )
-    report = check(article, setup, source=source_name(values.file))
+    report = check(article.text, setup, source=source_name(values.file))
     if not report.checked and not report.findings:
         raise BadFile(
             "{source}: nothing could be checked: no printed number stands for a quantity of "
@@ -66,5 +70,5 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
             source=report.source,
             left=report.unmatched_count,
         )
-    destination.write(lambda: document(report), lambda: as_json(report))
+    destination.write(lambda: document(report, article), lambda: as_json(report, article))
     return FOUND_WRONG if report.findings else 0

@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwise.cli.output import notifier
 from headwise.cli.reporting import Destination, build_command, click_options, options
 from headwise.errors import BadValue
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
-    from headwise.explain.trace import Projections, Trace
+    from headwise.explain.array_files import Notify, TokenArray
+    from headwise.explain.projections import Projections
+    from headwise.explain.trace import Trace
 
 SUMMARY = Text("Show every number of a multi-head attention, step by step.")
 
@@ -29,18 +32,28 @@ def command(lang: Lang) -> click.Command:
 
 _HELP = Text(
     "Without options: 3 tokens, 2 heads, projections that change nothing. Files of numbers are "
-    ".csv, .tsv, .npy, .json or .safetensors (file.safetensors:name picks a tensor)."
+    ".csv, .tsv, .npy, .json or .safetensors, or an article such as .md, .ipynb or .docx; "
+    "FILE:name picks an array."
 )
 
 OPTION_TEXTS = {
     "--x": Text("File with X, one row a token."),
     "--tokens": Text("Labels: a,b,c, or a .json or .txt file."),
+    "--kv": Text("File with the input of the keys and values (cross-attention), one row a key."),
+    "--key-tokens": Text("Labels of the keys where --kv is given."),
     "--heads": Text("Number of heads."),
-    "--weights": Text("File with the projections (.safetensors, .pt, .pth), or FILE:prefix."),
+    "--weights": Text(
+        "File with the projections (.safetensors, .pt, .npz, .json, .csv, an article), "
+        "FILE:prefix, or WQ.csv,WK.csv,WV.csv,WO.csv."
+    ),
     "--seed": Text("Draw the projections from this seed; 0 where only --init is given."),
     "--init": Text("How they are drawn; xavier_uniform where only --seed is given."),
     "--mask": Text("full, causal, window:LEFT,RIGHT, or a file of 0 and 1 (1 may attend)."),
     "--bias": Text("File of numbers added to the scaled scores."),
+    "--position": Text(
+        "sinusoidal, rotary, rotary:neighbours, alibi, shaw:FILE (vectors of the distances) or "
+        "t5:FILE (numbers of the buckets)."
+    ),
     "--scale": Text("Factor on the scores; default 1/sqrt(d_k)."),
     "--precision": Text("Decimals, 0 to 15; default 4, and every digit in JSON."),
     "--head": Text("Open one head, from 1."),
@@ -60,9 +73,9 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.explain.steps import steps
     from headwise.explain.trace import as_json, check_ranges
 
-    inputs = (values.x, values.tokens, values.weights, values.mask, values.bias)
+    inputs = (values.x, values.tokens, values.weights, values.mask, values.bias, values.kv)
     destination = Destination(values.format, values.output, lang, FORMATS, inputs)
-    traced = _trace(values)
+    traced = _trace(values, notifier(lang))
     precision = PRECISION if values.precision is None else values.precision
     check_ranges(traced, values.head, values.row, precision)
     if destination.kind == "json" and values.row is not None:
@@ -74,31 +87,60 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     return 0
 
 
-def _trace(values: SimpleNamespace) -> "Trace":
+def _trace(values: SimpleNamespace, notify: "Notify") -> "Trace":
     import torch
 
     from headwise.explain.array_files import TokenArray, read_matrix, read_tokens
-    from headwise.explain.call_options import parse_mask
+    from headwise.explain.call_options import parse_mask, parse_position
     from headwise.explain.trace import trace
 
     if values.x is not None:
-        x = read_matrix(values.x)
+        x = read_matrix(values.x, notify=notify)
     else:
         x = TokenArray(torch.tensor(EXAMPLE, dtype=torch.float64), TOKENS)
+    kv = _keys(values, notify)
+    sizes = (len(x.values), None if kv is None else len(kv.values))
+    weights = _projections(values, x, kv, notify)
+    position = values.position
     return trace(
         x.values,
         values.heads,
-        projections=_projections(values, x.values.shape[1]),
+        projections=weights,
         tokens=x.tokens if values.tokens is None else read_tokens(values.tokens),
-        mask=parse_mask(values.mask, values.bias, values.heads, len(x.values)),
+        mask=parse_mask(values.mask, values.bias, values.heads, *sizes, notify),
         scale=values.scale,
+        kv=kv,
+        position=position and parse_position(position, values.heads, weights, notify),
     )
 
 
-def _projections(values: SimpleNamespace, embed_dim: int) -> "Projections":
-    from headwise.explain.call_options import load_projections, seeded_projections
-    from headwise.explain.trace import Projections
+def _keys(values: SimpleNamespace, notify: "Notify") -> "TokenArray | None":
+    """The input of the keys and values, in cross-attention."""
+    from headwise.explain.array_files import TokenArray, read_matrix, read_tokens
 
+    if values.kv is None:
+        if values.key_tokens is not None:
+            raise BadValue("key-tokens: expected --kv beside it, got none; use --tokens")
+        return None
+    kv = read_matrix(values.kv, "kv", notify)
+    tokens = kv.tokens if values.key_tokens is None else read_tokens(values.key_tokens)
+    if tokens is not None and len(tokens) != len(kv.values):
+        raise BadValue(
+            "key-tokens: expected {expected}, one for each row of --kv, got {got}",
+            expected=len(kv.values),
+            got=len(tokens),
+        )
+    return TokenArray(kv.values, tokens)
+
+
+def _projections(
+    values: SimpleNamespace, x: "TokenArray", kv: "TokenArray | None", notify: "Notify"
+) -> "Projections":
+    from headwise.explain.call_options import seeded_projections
+    from headwise.explain.projections import Projections
+    from headwise.explain.weights import load_projections
+
+    embed_dim, kv_dim = (array.values.shape[1] for array in (x, x if kv is None else kv))
     seeded = values.seed is not None or values.init is not None
     if values.weights is not None and seeded:
         raise BadValue(
@@ -106,8 +148,8 @@ def _projections(values: SimpleNamespace, embed_dim: int) -> "Projections":
             "--seed and --init"
         )
     if values.weights is not None:
-        return load_projections(values.weights)
+        return load_projections(values.weights, heads=values.heads, notify=notify)
     if seeded:
         init = values.init or "xavier_uniform"
-        return seeded_projections(embed_dim, values.heads, values.seed or 0, init)
+        return seeded_projections(embed_dim, values.heads, values.seed or 0, init, kv_dim)
     return Projections.identity(embed_dim)

@@ -73,6 +73,11 @@ def _writable(text: str, stream: TextIO) -> None:
         ) from error
 
 
+def notifier(lang: Lang) -> Callable[[Text], None]:
+    """A function that prints a note on stderr, such as what was assumed of a file."""
+    return lambda note: write_stderr(Text("note: ").to(lang) + note.to(lang))
+
+
 def logger(lang: Lang, *, quiet: bool = False) -> Callable[[Text], None]:
     """A function that reports a step on stderr; with ``quiet`` it does nothing."""
 

@@ -30,7 +30,8 @@ SUFFIXES |= {f".{name}": name for name in ("html", "json", "csv", "parquet")}
 FORMATS = ("text", "markdown", "html", "json")
 """What every command can write; `explain` writes LaTeX as well."""
 
-TABLES = ("csv", "parquet")  # what a command with a table of numbers can write as well
+TABLES = ("csv", "parquet", "github")
+"""What a command with a table can write as well; "github" is a line for each row."""
 
 PATH = click.Path(path_type=Path)
 
@@ -111,7 +112,7 @@ class Destination:
         data: Callable[[], str],
         table: Callable[[str], str | bytes] | None = None,
     ) -> None:
-        """Write the report: the document rendered, the data as JSON, or a table in CSV or Parquet.
+        """Write the report: the document rendered, the data as JSON, or a table in one of `TABLES`.
 
         Raises:
             BadFile: if it cannot be written; nothing is half-written then.

@@ -1,15 +1,17 @@
-"""``headwise verify``: an attention held against the oracle and PyTorch, and its mistake named."""
+"""``headwise verify``: attentions held against the oracle and PyTorch, and their mistakes named."""
 
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwise.cli import BAD_INPUT, FOUND_WRONG
-from headwise.cli.output import write_stderr
+from headwise.cli.output import shown, write_stderr
+from headwise.cli.reporting import FORMATS as DOCUMENT_FORMATS
 from headwise.cli.reporting import PATH, Destination, build_command, click_options, options
 from headwise.document.files import write
 from headwise.document.text_format import clean_lines
@@ -18,7 +20,9 @@ from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
     from headwise.document import Document
+    from headwise.verify.process import Limits, Request
     from headwise.verify.report import Data
+    from headwise.verify.submissions.results import Results
 
 SUMMARY = Text("Hold an attention against an exact oracle and name its mistake.")
 
@@ -26,14 +30,20 @@ EMBED_DIM, HEADS = 15, 3
 SECONDS, MEMORY = 120, 4096
 SHOWN = 20  # how many lines of what a target prints are passed on
 
+FORMATS = (*DOCUMENT_FORMATS, "csv", "github")
+
 _HELP = Text(
     "TARGET is path/to/file.py:Name or package.Name: a class of modules, a module, or a function "
     "f(q, k, v, mask=None) on (B, H, L, D). Its code is run as it stands, with your rights, in a "
     "process of its own: it starts in an empty folder that is deleted afterwards, may take "
-    "{seconds} seconds and {memory} MiB, write files of 256 MiB and print 1 MiB, and is ended with "
-    "whatever it has started. This keeps accidents in; it is no jail for hostile code.\n\nExit "
-    "status: 0 accepted, 1 it differs, 2 there is no verdict: it does not load, needs an adapter, "
-    "hangs, crashes, or goes over a limit.",
+    "{seconds} seconds of CPU time and {memory} MiB, write files of 256 MiB and print 1 MiB, and "
+    "is ended with whatever it has started. This keeps accidents in; it is no jail for hostile "
+    "code.\n\nSeveral targets, files without a name, whose attentions are found, folders and "
+    "patterns give one table: headwise verify submissions/ --output marks.csv. A run that was "
+    "killed goes on where it was, if it is started again with the same --output.\n\nExit "
+    "status: 0 accepted, 1 it differs or uses what is forbidden, 2 there is no verdict: it does "
+    "not load, needs an adapter, hangs, crashes, or goes over a limit. Of several targets, 1 if "
+    "any differs.",
     seconds=SECONDS,
     memory=MEMORY,
 )
@@ -42,9 +52,9 @@ _HELP = Text(
 def command(lang: Lang) -> click.Command:
     """The command, in the reader's language."""
     parameters = [
-        click.Argument(["target"], required=False),
+        click.Argument(["targets"], nargs=-1, metavar="[TARGET]..."),
         *click_options(_HELP_TEXTS, _KINDS, lang),
-        *options(lang),
+        *options(lang, FORMATS),
     ]
     return build_command("verify", _run, parameters, lang, SUMMARY, SUMMARY, _HELP)
 
@@ -54,35 +64,49 @@ _HELP_TEXTS = {
     "--seed": Text("Of inputs and weights."),
     "--embed-dim": Text("E to try it with, a multiple of the heads."),
     "--heads": Text("H to try it with."),
-    "--time-limit": Text("Seconds it may take."),
+    "--forbid": Text(
+        "A class or function that it may not use, such as torch.nn.MultiheadAttention or "
+        "F.scaled_dot_product_attention; may be given several times."
+    ),
+    "--time-limit": Text("Seconds of CPU time that it may take."),
+    "--wall-limit": Text(
+        "Seconds until it is stopped, even if it waits; default 5 times the CPU time."
+    ),
     "--memory-limit": Text(
         "MiB it may take beside Python and PyTorch; where the system has such limits."
     ),
     "--compile": Text("Hold it under torch.compile as well; takes some seconds."),
+    "--jobs": Text("How many targets run at the same time; default one for each CPU."),
     "--junit": Text("Write JUnit XML to this file as well."),
 }
 
 _SIZE, _SHOWN = click.IntRange(min=1, max=512), {"show_default": True}
+_TIME = click.FloatRange(0.1, 86400)
 _KINDS: dict[str, dict[str, Any]] = {
     **{key: {"is_flag": True} for key in ("--self-test", "--compile")},
     "--seed": {"type": click.IntRange(0, 2**31), "default": 0, **_SHOWN},
     "--embed-dim": {"type": _SIZE, "default": EMBED_DIM, **_SHOWN},
     "--heads": {"type": _SIZE, "default": HEADS, **_SHOWN},
-    "--time-limit": {"type": click.FloatRange(0.1, 86400), "default": SECONDS, **_SHOWN},
+    "--forbid": {"multiple": True, "metavar": "NAME"},
+    "--time-limit": {"type": _TIME, "default": SECONDS, **_SHOWN},
+    "--wall-limit": {"type": _TIME},
     "--memory-limit": {"type": click.IntRange(64, 1 << 20), "default": MEMORY, **_SHOWN},
+    "--jobs": {"type": click.IntRange(1, 1024)},
     "--junit": {"type": PATH},
 }
 
 
 def _run(values: SimpleNamespace, lang: Lang) -> int:
-    if values.self_test == (values.target is not None):
+    if values.self_test == bool(values.targets):
         raise BadValue("target: expected either TARGET or --self-test; write path/to/file.py:Name")
     if values.self_test and values.junit is not None:
         raise BadValue("junit: expected a TARGET to report on, got --self-test; leave out --junit")
-    inputs = (values.target,)
-    destination = Destination(values.format, values.output, lang, inputs=inputs)
+    inputs = (*values.targets,)
+    destination = Destination(values.format, values.output, lang, FORMATS, inputs)
     Destination(None, values.junit, lang, inputs=inputs)
-    return _self_tested(destination) if values.self_test else _verified(values, destination)
+    if values.self_test:
+        return _self_tested(destination)
+    return _verified(values, destination)
 
 
 def _self_tested(destination: Destination) -> int:
@@ -91,6 +115,8 @@ def _self_tested(destination: Destination) -> int:
     from headwise.verify.checks.mutation_testing import self_test
     from headwise.verify.report.report_document import self_test_data, self_test_document
 
+    if destination.kind not in DOCUMENT_FORMATS:
+        raise BadValue("format: {kind} needs a TARGET; choose another", kind=destination.kind)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # faster, as all sizes are small
     try:
@@ -102,44 +128,127 @@ def _self_tested(destination: Destination) -> int:
 
 
 def _verified(values: SimpleNamespace, destination: Destination) -> int:
-    from headwise.verify.process import Limits, Request, isolated
+    """Verify one target, or many; a file with one attention is one target."""
+    from headwise.verify.process import Limits, Request
+
+    names = (values.embed_dim, values.heads, values.seed, values.compile, values.forbid)
+    request = Request(values.targets[0], *names)
+    limits = Limits(values.time_limit, values.memory_limit, wall=values.wall_limit)
+    if len(values.targets) > 1 or _holds_several(values.targets[0]):
+        return _all_verified(values, request, limits, destination)
+    return _one_verified(values, request, limits, destination)
+
+
+def _holds_several(target: str) -> bool:
+    """Whether a target is a file, a folder or a pattern, which may hold several."""
+    from headwise.verify.submissions.sources import is_file
+
+    return is_file(target) or Path(target).is_dir()
+
+
+def _one_verified(
+    values: SimpleNamespace, request: "Request", limits: "Limits", destination: Destination
+) -> int:
+    from headwise.verify.process import isolated
     from headwise.verify.report import unusable
-    from headwise.verify.report.report_document import document
     from headwise.verify.target import EXAMPLE, NotRecognised, without_example
 
-    target, lang = values.target or "", destination.lang
-    request = Request(target, values.embed_dim, values.heads, values.seed, values.compile)
-    limits = Limits(values.time_limit, values.memory_limit)
+    target, lang = request.target, destination.lang
     try:
         report = isolated(request, limits, progress=_progress(lang), on_output=_pass_on)
     except HeadwiseError as error:
         short = without_example(error) if isinstance(error, NotRecognised) else error
-        _also_junit(values, unusable(target, short), lang)
-        if destination.kind == "json":
-            _write(destination, lambda: document(unusable(target, short)), unusable(target, error))
+        _also_junit(values, [unusable(target, short)], lang)
+        if destination.kind not in ("text", "markdown", "html"):
+            data = unusable(target, error if destination.kind == "json" else short)
+            _write_report(destination, data)
         if short is not error:
             click.echo(EXAMPLE, err=True)
         raise short from error
-    _also_junit(values, report, lang)
-    _write(destination, lambda: document(report), report)
-    if report["status"] == "unproven":
-        return BAD_INPUT
-    return 0 if report["accepted"] else FOUND_WRONG
+    _also_junit(values, [report], lang)
+    _write_report(destination, report)
+    return _status([report])
 
 
-def _write(destination: Destination, document: "Callable[[], Document]", data: "Data") -> None:
+def _all_verified(
+    values: SimpleNamespace, request: "Request", limits: "Limits", destination: Destination
+) -> int:
+    from headwise.verify.submissions import verify_all
+    from headwise.verify.submissions.journal import Journal
+
+    output, lang = destination.output, destination.lang
+    journal = None if output is None else output.with_name(f"{output.name}.journal")
+    with shown(lang, Text("files")) as progress:
+        results = verify_all(
+            values.targets,
+            request=request,
+            limits=limits,
+            jobs=values.jobs,
+            journal=journal,
+            progress=progress,
+        )
+    _also_junit(values, list(results.reports), lang)
+    if len(results.reports) == 1 and not _is_folder(values.targets):
+        _write_report(destination, results.reports[0])
+    else:
+        _write_results(destination, results)
+    if journal is not None:
+        Journal.delete(journal)
+    return _status(results.reports)
+
+
+def _is_folder(targets: tuple[str, ...]) -> bool:
+    return len(targets) > 1 or Path(targets[0]).is_dir()
+
+
+def _status(reports: "list[Data] | tuple[Data, ...]") -> int:
+    """The exit status: 1 if any target is wrong, else 2 if any has no verdict."""
+    if any(report["status"] == "differs" or report.get("forbidden") for report in reports):
+        return FOUND_WRONG
+    return 0 if all(report["accepted"] for report in reports) else BAD_INPUT
+
+
+def _write_report(destination: Destination, report: "Data") -> None:
+    from headwise.verify.report.report_document import document
+    from headwise.verify.submissions.results import Results
+
+    if destination.kind in ("csv", "github"):
+        _write_results(destination, Results((report,)))
+    else:
+        _write(destination, lambda: document(report), report)
+
+
+def _write_results(destination: Destination, results: "Results") -> None:
+    from headwise.verify.report.annotations import annotations
+
+    texts = {
+        "csv": lambda: results.csv(destination.lang),
+        "github": lambda: annotations(results.reports, destination.lang),
+    }
+    _write(destination, results.document, results.data(), texts)
+
+
+def _write(
+    destination: Destination,
+    document: "Callable[[], Document]",
+    data: "Data",
+    texts: "dict[str, Callable[[], str]] | None" = None,
+) -> None:
     if sys.stderr.isatty():
         click.echo("\r\033[K", nl=False, err=True)  # clear the line of `_progress`
+    text = {} if texts is None else texts
     destination.write(
-        document, lambda: json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
+        document,
+        lambda: json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False),
+        lambda kind: text[kind](),
     )
 
 
-def _also_junit(values: SimpleNamespace, report: "Data", lang: Lang) -> None:
+def _also_junit(values: SimpleNamespace, reports: "list[Data]", lang: Lang) -> None:
     from headwise.verify.report.formats import junit
 
     if values.junit is not None:
-        write(values.junit, junit(report, lang))
+        write(values.junit, junit(reports, lang))
 
 
 def _pass_on(printed: str) -> None:

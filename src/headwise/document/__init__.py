@@ -10,9 +10,10 @@ from headwise.document.blocks import (
     Matrix,
     Notice,
     Paragraph,
+    SideBySide,
     Table,
     Working,
 )
 
 __all__ = ["Block", "Code", "Document", "Formula", "Heading", "HeatMap", "Matrix"]
-__all__ += ["Notice", "Paragraph", "Table", "Working"]
+__all__ += ["Notice", "Paragraph", "SideBySide", "Table", "Working"]

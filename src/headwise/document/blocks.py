@@ -1,10 +1,11 @@
 """The blocks a document is made of, and how a wide matrix is cut for every format."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TypeVar, cast
 
 from headwise.document.text_format import clean
-from headwise.lang import Text, joined
+from headwise.lang import Lang, Text, joined, same
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Running text."""
+    """Running text; a formula stands in it between dollar signs, see `text_format.spans`."""
 
     text: Text
 
@@ -34,13 +35,25 @@ class Formula:
 class Matrix:
     """A named matrix of numbers, printed at the document's precision; -inf is a blocked entry.
 
-    ``rows`` and ``columns`` are labels, such as tokens; empty for none.
+    ``rows`` and ``columns`` are labels, such as tokens; empty for none. ``heat`` colours weights
+    from 0 to 1; ``masked`` is True where a pair is not allowed, row by row, empty for nowhere;
+    ``marked`` is the row that the text is about.
     """
 
     symbol: Formula
     values: Sequence[Sequence[float]]
     rows: Sequence[str] = ()
     columns: Sequence[str] = ()
+    heat: bool = False
+    masked: Sequence[Sequence[bool]] = ()
+    marked: int | None = None
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Matrices that belong together, beside one another where there is room."""
+
+    matrices: Sequence[Matrix]
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,9 @@ class Code:
     language: str = "python"
 
 
-Block = Heading | Paragraph | Formula | Matrix | Working | Table | HeatMap | Notice | Code
+Block = (
+    Heading | Paragraph | Formula | Matrix | SideBySide | Working | Table | HeatMap | Notice | Code
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +112,32 @@ class Document:
     title: Text
     blocks: Sequence[Block] = field(default_factory=tuple)
     precision: int = 4
+
+
+def matrices_of(block: Matrix | SideBySide) -> Sequence[Matrix]:
+    """The matrices of a block, in order."""
+    return block.matrices if isinstance(block, SideBySide) else (block,)
+
+
+T = TypeVar("T")
+
+
+def in_language(value: T, lang: Lang) -> T:
+    """A document, or a part of one, with every text in one language only.
+
+    Example:
+        >>> in_language(Notice(good=True, text=Text("required")), "zh").text.en
+        '必需'
+    """
+    result: object = value
+    if isinstance(value, Text):
+        result = same(value.to(lang))
+    elif isinstance(value, tuple | list):
+        result = tuple(in_language(item, lang) for item in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: in_language(getattr(value, f.name), lang) for f in fields(value)}
+        result = replace(value, **parts)
+    return cast(T, result)
 
 
 def slices(columns: int, most: int) -> Iterator[range]:

@@ -53,6 +53,33 @@ def math(formula: Formula) -> str | None:
     return spelled if latex and len(latex) <= LONGEST and _draws(spelled) else None
 
 
+_BREAKS = re.compile(r"(?:=|\\approx|\\leq?|,\\quad|,)(?= )|(?<= )(?=\+ )")
+
+
+def pieces(formula: Formula) -> list[Formula]:
+    r"""A formula cut after its relations and before its sums, where a line may be broken.
+
+    Example:
+        >>> [piece.latex for piece in pieces(Formula("", "a = [1, 2] + 2"))]
+        ['a =', '[1, 2]', '+ 2']
+    """
+    latex = math(formula)
+    if latex is None or "\\begin" in latex:
+        return [formula]
+    cuts = [0]
+    depth = position = 0
+    for match in _BREAKS.finditer(latex):
+        between = _COMMAND.sub("  ", latex[position : match.start()])
+        depth += sum(c in "{[(" for c in between) - sum(c in "}])" for c in between)
+        depth += latex.count("\\left", position, match.start())
+        depth -= latex.count("\\right", position, match.start())
+        position = match.start()
+        if depth == 0:
+            cuts.append(match.end())
+    cut = (latex[a:b].strip() for a, b in zip(cuts, [*cuts[1:], None], strict=True))
+    return [Formula(formula.plain, piece) for piece in cut if piece]
+
+
 def _draws(latex: str) -> bool:
     commands = _COMMAND.findall(latex)
     known = all(c in COMMANDS if c[0].isalpha() else c in _DRAWN for c in commands)
@@ -131,12 +158,14 @@ def _written(element: Element, form: str | None = None) -> str:
 
 
 def _forms(element: Element) -> list[str | None]:
-    """For each child whether it is a sign: a minus after a bracket, a comma or a relation."""
+    """For each child its form: a sign after a bracket or a relation, or a sum that goes on."""
     forms: list[str | None] = []
     before = "("
-    for child in element:
+    for i, child in enumerate(element):
         text = html.unescape(child.text or "") if child.tag == "mo" else ""
-        forms.append("prefix" if text in ("-", "−") and before in tuple("([,=≈+×/") else None)
+        sign = text in ("-", "−") and before in tuple("([,=≈+×/")
+        sum_goes_on = text == "+" and i == 0  # after a break of the line
+        forms.append("prefix" if sign else "infix" if sum_goes_on else None)
         before = text
     return forms
 

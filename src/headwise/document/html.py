@@ -6,22 +6,25 @@ text is escaped by the template, as JSON without ``<``, or as MathML from a list
 
 import base64
 import hashlib
+import html
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from headwise.document import blocks
-from headwise.document.formulas import mathml
-from headwise.document.text_format import clean, clean_lines, typeset
+from headwise.document.formulas import mathml, pieces
+from headwise.document.text_format import clean, clean_lines, spans, typeset
 from headwise.errors import MissingExtra
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+LINE = 132  # characters of numbers that fit on a line of A4 paper; a wider matrix is cut
+GAP, NARROW = 2, 76  # characters between columns; up to which a matrix is set in full size
 STEPS = 254  # levels of a weight in a heat map's bytes; the level 255 means not allowed
 
 
@@ -33,8 +36,14 @@ def render(document: blocks.Document, lang: Lang = "en") -> str:
     return page(document.title, [_blocks(document, None)], lang)
 
 
-def fragment(document: blocks.Document) -> str:
-    """The document as a section for `page`, its title one level below the page's."""
+def fragment(document: blocks.Document, lang: Lang | None = None) -> str:
+    """The document as a section for `page`, its title one level below the page's.
+
+    In both languages, which the page's style tells apart, or in one, for a place without that
+    style.
+    """
+    if lang is not None:
+        document = blocks.in_language(document, lang)
     return _blocks(document, document.title)
 
 
@@ -90,11 +99,13 @@ def _view(block: blocks.Block, precision: int, deeper: int) -> dict[str, Any]:
         case blocks.Paragraph():
             return {"kind": "paragraph", "text": block.text}
         case blocks.Formula():
-            return {"kind": "formulas", "lines": [_safe(mathml(block, block=True))]}
-        case blocks.Matrix():
-            return _matrix(block, precision)
+            return {"kind": "formulas", "lines": [_cut(block)]}
+        case blocks.Matrix() | blocks.SideBySide():
+            some = blocks.matrices_of(block)
+            parts = [part for matrix in some for part in _matrix(matrix, precision)]
+            return {"kind": "matrices", "parts": parts}
         case blocks.Working():
-            return {"kind": "working", "lines": [_safe(mathml(line)) for line in block.lines]}
+            return {"kind": "working", "lines": [_cut(line) for line in block.lines]}
         case blocks.Table():
             return {"kind": "table", "head": block.head, "rows": block.rows}
         case blocks.HeatMap():
@@ -105,21 +116,60 @@ def _view(block: blocks.Block, precision: int, deeper: int) -> dict[str, Any]:
             return {"kind": "code", "source": "\n".join(clean_lines(block.source))}
 
 
-def _matrix(matrix: blocks.Matrix, precision: int) -> dict[str, Any]:
-    labels = [*matrix.rows, *[""] * len(matrix.values)]
-    cells = (
-        [{"text": typeset(v, precision), "off": not math.isfinite(v)} for v in row]
-        for row in matrix.values
+def _cut(formula: blocks.Formula) -> list[Any]:
+    """The pieces of a formula, between which a line may be broken."""
+    return [_safe(mathml(piece)) for piece in pieces(formula)]
+
+
+def _matrix(matrix: blocks.Matrix, precision: int) -> list[dict[str, Any]]:
+    """The matrix in parts that are as wide as a page of paper."""
+    texts = [[typeset(value, precision) for value in row] for row in matrix.values]
+    widest = max((len(text) for row in texts for text in row), default=1)
+    columns = max(map(len, texts), default=0)
+    parts = list(blocks.slices(columns, LINE // (widest + GAP)))
+    return [
+        {
+            "symbol": _safe(mathml(matrix.symbol)),
+            "name": matrix.symbol.plain,
+            "part": blocks.part(some) if len(parts) > 1 else None,
+            "size": "wide" if (widest + GAP) * len(some) > NARROW else "narrow",
+            "empty": not columns,
+            "labelled": bool(matrix.rows),
+            "columns": matrix.columns[some.start : some.stop],
+            "rows": list(_rows(matrix, texts, some)),
+        }
+        for some in parts
+    ]
+
+
+def _rows(
+    matrix: blocks.Matrix, texts: Sequence[Sequence[str]], some: range
+) -> Iterator[dict[str, Any]]:
+    """The rows of a part of a matrix: label, whether the text is about it, and cells."""
+    for i, (values, written) in enumerate(zip(matrix.values, texts, strict=True)):
+        cells = [
+            {"text": written[j], "look": _look(matrix, i, j, values[j])}
+            for j in some
+            if j < len(values)
+        ]
+        label = matrix.rows[i] if i < len(matrix.rows) else ""
+        yield {"label": label, "marked": i == matrix.marked, "cells": cells}
+
+
+def _look(matrix: blocks.Matrix, row: int, column: int, value: float) -> str:
+    """The class of a cell: masked, or how warm its weight is, in tenths."""
+    if not math.isfinite(value) or (matrix.masked and matrix.masked[row][column]):
+        return "off"
+    return f"heat-{round(10 * min(max(value, 0.0), 1.0))}" if matrix.heat else ""
+
+
+def _prose(text: Text, lang: Lang) -> Any:
+    """A message with its formulas as MathML; all else is escaped."""
+    written = (
+        mathml(blocks.Formula(piece, piece)) if formula else html.escape(clean(piece))
+        for piece, formula in spans(text, lang)
     )
-    return {
-        "kind": "matrix",
-        "symbol": _safe(mathml(matrix.symbol)),
-        "name": matrix.symbol.plain,
-        "empty": not any(matrix.values),
-        "labelled": bool(matrix.rows),
-        "columns": matrix.columns,
-        "rows": [{"label": a, "cells": b} for a, b in zip(labels, cells, strict=False)],
-    }
+    return _safe("".join(written))
 
 
 def _heat(heat: blocks.HeatMap) -> Any:
@@ -166,4 +216,5 @@ def _templates() -> "Environment":
         lstrip_blocks=True,
     )
     templates.filters["clean"] = clean
+    templates.filters["prose"] = _prose
     return templates

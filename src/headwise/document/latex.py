@@ -7,10 +7,11 @@ import re
 
 from headwise.document import blocks, text_format
 from headwise.document.formulas import math
-from headwise.document.text_format import clean, clean_lines
+from headwise.document.text_format import clean, clean_lines, spans
 from headwise.lang import Lang, Text
 
-LINE = 68  # characters of numbers that fit on a line of the page; a wider matrix is cut into parts
+LINE = 132  # characters of numbers that fit on a line in small type; a wider matrix is cut
+NORMAL_LINE = 68  # characters of numbers that fit on a line in normal type
 HEAT = 12  # tokens on a side of a heat map that is written as a table of percentages
 
 _SPECIAL = {
@@ -77,8 +78,8 @@ class _Latex:
                 return self.say(block.text)
             case blocks.Formula():
                 return _display(block)
-            case blocks.Matrix():
-                return self.matrix(block)
+            case blocks.Matrix() | blocks.SideBySide():
+                return "\n\n".join(map(self.matrix, blocks.matrices_of(block)))
             case blocks.Working():
                 return "\n\n".join(_line(line) for line in block.lines)
             case blocks.Table():
@@ -92,7 +93,8 @@ class _Latex:
                 return _listing(block.source)
 
     def say(self, text: Text) -> str:
-        return escape(text.to(self.lang))
+        pieces = spans(text, self.lang)
+        return "".join(f"${piece}$" if formula else escape(piece) for piece, formula in pieces)
 
     def matrix(self, matrix: blocks.Matrix) -> str:
         name = math(matrix.symbol)
@@ -107,7 +109,9 @@ class _Latex:
             note = rf"\quad\text{{({self.say(blocks.part(some))})}}" if len(parts) > 1 else ""
             rows = (row[some.start : some.stop] for row in matrix.values)
             body = text_format.bmatrix(rows, self.precision)
-            shown.append(f"\\[\n{symbol} = {body}{note}\n\\]")
+            display = f"\\[\n{symbol} = {body}{note}\n\\]"
+            small = len(some) * (widest + 2) > NORMAL_LINE
+            shown.append(f"{{\\scriptsize\\arraycolsep=2pt\n{display}}}" if small else display)
         return "\n".join(shown)
 
     def table(self, table: blocks.Table) -> str:

@@ -4,7 +4,7 @@ import re
 
 from headwise.document import blocks, terminal, text_format
 from headwise.document.formulas import math
-from headwise.document.text_format import clean, clean_lines
+from headwise.document.text_format import clean, clean_lines, spans
 from headwise.lang import Lang, Text
 
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
@@ -44,8 +44,8 @@ class _Markdown:
                 return self.say(block.text)
             case blocks.Formula():
                 return _formula(block, "$$\n")
-            case blocks.Matrix():
-                return self.matrix(block)
+            case blocks.Matrix() | blocks.SideBySide():
+                return "\n\n".join(map(self.matrix, blocks.matrices_of(block)))
             case blocks.Working():
                 return "\n".join(f"- {_formula(line, '$')}" for line in block.lines)
             case blocks.Table():
@@ -58,7 +58,11 @@ class _Markdown:
                 return _fence(block.source, re.sub(r"\W", "", block.language))
 
     def say(self, text: Text) -> str:
-        return escape(text.to(self.lang))
+        first, *rest = spans(text, self.lang)
+        written = [f"${first[0]}$" if first[1] else escape(first[0])]
+        for piece, formula in rest:  # after a full stop no mark begins a line
+            written.append(f"${piece}$" if formula else escape(f".{piece}")[1:])
+        return "".join(written)
 
     def matrix(self, matrix: blocks.Matrix) -> str:
         name = math(matrix.symbol)

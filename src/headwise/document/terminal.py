@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 
 from headwise.document import blocks
-from headwise.document.text_format import clean, clean_lines, decimal
+from headwise.document.text_format import clean, clean_lines, decimal, prose
 from headwise.lang import Lang, Text
 
 SHADES = " ░▒▓█"
@@ -55,6 +55,8 @@ def drawn(heat: blocks.HeatMap) -> tuple[list[tuple[str, str]], list[Text]]:
     return rows, [LEGEND, note] if step > 1 else [LEGEND]
 
 
+MARK = "◂"  # beside the row of a matrix that the text is about
+
 LABEL = 16  # cells that a row label takes at most; a longer one is cut
 
 _BOLD, _GREEN, _RED = "1", "32", "31"
@@ -81,11 +83,11 @@ class _Terminal:
             case blocks.Heading():
                 return self.heading(block)
             case blocks.Paragraph():
-                return clean(block.text.to(self.lang))
+                return prose(block.text, self.lang)
             case blocks.Formula():
                 return f"  {clean(block.plain)}"
-            case blocks.Matrix():
-                return self.matrix(block)
+            case blocks.Matrix() | blocks.SideBySide():
+                return "\n".join(map(self.matrix, blocks.matrices_of(block)))
             case blocks.Working():
                 return "\n".join(f"  {clean(line.plain)}" for line in block.lines)
             case blocks.Table():
@@ -99,7 +101,7 @@ class _Terminal:
                 return "\n".join(f"    {line}" for line in clean_lines(block.source))
 
     def heading(self, heading: blocks.Heading) -> str:
-        text = clean(heading.text.to(self.lang))
+        text = prose(heading.text, self.lang)
         bold = self.paint(text, _BOLD)
         if heading.level > 2:
             return f"{self.paint('▸', _BOLD)} {bold}"
@@ -122,8 +124,9 @@ class _Terminal:
             lines.append(f"{name} ={note}")
             if heads:
                 lines.append(f"  {' ' * left}   {_cells(heads, some, wide)}".rstrip())
-            for label, row in zip(labels, cells, strict=False):
-                lines.append(f"  {_left(label, left)} [ {_cells(row, some, wide)} ]")
+            for i, (label, row) in enumerate(zip(labels, cells, strict=False)):
+                mark = f" {MARK}" if i == matrix.marked else ""
+                lines.append(f"  {_left(label, left)} [ {_cells(row, some, wide)} ]{mark}")
         return "\n".join(lines)
 
     def table(self, table: blocks.Table) -> str:

@@ -1,8 +1,11 @@
 """Formatting of text and numbers, the same in every format of a document."""
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+
+from headwise.lang import Lang, Text, Translated
 
 
 def clean(text: str) -> str:
@@ -17,6 +20,40 @@ def clean(text: str) -> str:
         'a␛[31mb\\u202ec'
     """
     return "".join(_harmless(character) for character in text)
+
+
+def spans(text: Text, lang: Lang) -> list[tuple[str, bool]]:
+    r"""The pieces of a message, and whether each is a formula in LaTeX.
+
+    A formula stands between dollar signs in the message's template; a dollar sign in a value is
+    one, so that what a person wrote is never a formula.
+
+    Example:
+        >>> spans(Text("$d_k$ is {n}", n="$2$"), "en")
+        [('d_k', True), (' is $2$', False)]
+    """
+    pieces = [text.to(lang)] if isinstance(text, Translated) else text.template(lang).split("$")
+    if len(pieces) % 2 == 0 or len(pieces) == 1:
+        return [(text.to(lang), False)]
+    return [(text.filled(piece, lang), i % 2 == 1) for i, piece in enumerate(pieces) if piece]
+
+
+def plain_math(latex: str) -> str:
+    r"""A short formula for a terminal.
+
+    Example:
+        >>> plain_math(r"\sqrt{d_k}"), plain_math("X_{kv}")
+        ('√d_k', 'X_kv')
+    """
+    signs = latex.replace("\\sqrt", "√").replace("\\approx", "≈")
+    return re.sub(r"\{([^{}]*)\}", r"\1", signs)
+
+
+def prose(text: Text, lang: Lang) -> str:
+    """A message for a terminal, on one line and clean."""
+    return "".join(
+        plain_math(piece) if formula else clean(piece) for piece, formula in spans(text, lang)
+    )
 
 
 def clean_lines(text: str) -> list[str]:

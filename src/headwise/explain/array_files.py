@@ -6,6 +6,7 @@
 | .npy | one array of numbers; nothing is ever unpickled |
 | .json | ``[[…], …]``, or ``{"x": [[…], …], "tokens": […]}`` |
 | .safetensors | the only tensor in the file, or ``file.safetensors:name`` |
+| an article, such as .md, .html, .ipynb or .docx | the array X in it, or ``file.md:name`` |
 """
 
 import json
@@ -19,17 +20,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.document.reading import from_bytes
+from headwise.document.reading.article_file import SUFFIXES as ARTICLES
+from headwise.document.reading.text_encoding import decode
 from headwise.document.text_format import clean
 from headwise.errors import BadFile, BadValue, MissingExtra
-from headwise.explain.number_tables import from_lists, from_text
+from headwise.explain.article_arrays import find_array
+from headwise.explain.number_tables import NumberTable, from_lists, from_text
 from headwise.lang import Text, joined, same
 
 MOST_BYTES, MOST_NUMBERS = 64 * 2**20, 2**22  # the limits of a file that is read
+LONGEST_HEADER = 60  # characters of a header that a message shows
 
-CONTAINERS = (".safetensors", ".pth", ".pt")
-"""File types that hold named tensors; a name may follow the path after a colon."""
+Notify = Callable[[Text], None]
+"""Takes what a person should know of a file that was read."""
 
-TYPES = (".csv", ".tsv", ".npy", ".json", ".safetensors")
+
+def silent(_note: Text) -> None:
+    """Take no note."""
+
+
+CONTAINERS = (".safetensors", ".pth", ".pt", ".npz", ".json", *ARTICLES)
+"""File types that hold named arrays; a name may follow the path after a colon."""
+
+TYPES = (".csv", ".tsv", ".npy", ".json", ".safetensors", *ARTICLES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +53,10 @@ class InputFile:
     option: str
     path: Path
     tensor: str | None = None
+    notify: Notify = silent
 
     @classmethod
-    def parse(cls, option: str, value: str) -> "InputFile":
+    def parse(cls, option: str, value: str, notify: Notify = silent) -> "InputFile":
         """Split ``path``, or for `CONTAINERS` ``path:tensor``.
 
         Example:
@@ -51,8 +66,8 @@ class InputFile:
         for suffix in CONTAINERS:
             path, colon, tensor = value.partition(f"{suffix}:")
             if colon:
-                return cls(option, Path(path + suffix), tensor or None)
-        return cls(option, Path(value))
+                return cls(option, Path(path + suffix), tensor or None, notify)
+        return cls(option, Path(value), None, notify)
 
     @property
     def suffix(self) -> str:
@@ -89,18 +104,18 @@ class TokenArray:
     tokens: tuple[str, ...] | None = None
 
 
-def read_matrix(value: str, option: str = "x", *, finite: bool = True) -> TokenArray:
-    """Read a matrix with at least one row and one column from ``path`` or ``path:tensor``.
+def read_matrix(value: str, option: str = "x", notify: Notify = silent) -> TokenArray:
+    """Read a finite matrix with at least one row and column from ``path`` or ``path:tensor``.
 
-    ``option`` is named in errors; NaN is always an error, infinities only if ``finite``.
+    ``option`` is named in errors; ``notify`` takes a note, such as of a header that is no data.
 
     Raises:
         BadFile: if the file is missing or is no such matrix; the message names row and column.
         MissingExtra: if the package that reads this type is not installed.
     """
-    file = InputFile.parse(option, value)
+    file = InputFile.parse(option, value, notify)
     with file.errors():
-        return read_array(file, (2,), finite=finite)
+        return read_array(file, (2,))
 
 
 def read_array(file: InputFile, ranks: tuple[int, ...], *, finite: bool = True) -> TokenArray:
@@ -125,8 +140,8 @@ def read_tokens(value: str) -> tuple[str, ...]:
         return _validated(value.split(","))
     with file.errors():
         check_file(file, MOST_BYTES)
-        text = _decode(file)
-        tokens = text.splitlines() if file.suffix == ".txt" else _parse(text)
+        text = decoded(file)
+        tokens = text.splitlines() if file.suffix == ".txt" else parse_json(text)
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise BadFile('expected a list of texts such as ["I", "see"], got something else')
     return _validated(tokens)
@@ -148,15 +163,15 @@ def check_file(file: InputFile, most: int) -> None:
         )
 
 
-def _decode(file: InputFile) -> str:
+def decoded(file: InputFile) -> str:
+    """The text of a file in any encoding of `text_encoding`."""
+    return decode(content(file))
+
+
+def content(file: InputFile) -> bytes:
+    """The bytes of a file; use `check_file` first."""
     try:
-        return file.path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadFile(
-            "expected UTF-8 text, got byte 0x{byte:02x} at offset {start}; save it as UTF-8",
-            byte=error.object[error.start],
-            start=error.start,
-        ) from error
+        return file.path.read_bytes()
     except OSError as error:
         raise BadFile("cannot be read: {reason}", reason=error.strerror) from error
 
@@ -173,11 +188,32 @@ def _validated(tokens: list[str]) -> tuple[str, ...]:
 
 
 def _table(file: InputFile) -> TokenArray:
-    return _token_array(*from_text(_decode(file), tabs=file.suffix == ".tsv"))
+    return _tabular(file, from_text(decoded(file), tabs=file.suffix == ".tsv"))
+
+
+def _tabular(file: InputFile, table: NumberTable) -> TokenArray:
+    """The numbers of a table; a header is reported, as it might have been meant as data."""
+    if table.header is not None:
+        cells = ", ".join(map(clean, table.header))
+        file.notify(
+            Text(
+                "{option}: {path}: line {line} is read as the header: {cells}",
+                option=file.option,
+                path=clean(str(file.path)),
+                line=table.line,
+                cells=cells if len(cells) <= LONGEST_HEADER else cells[:LONGEST_HEADER] + "…",
+            )
+        )
+    return _token_array(table.rows, table.tokens)
+
+
+def _article(file: InputFile) -> TokenArray:
+    article = from_bytes(content(file), file.suffix)
+    return _tabular(file, find_array(article.text, file.tensor))
 
 
 def _json(file: InputFile) -> TokenArray:
-    content = _parse(_decode(file))
+    content = parse_json(decoded(file))
     tokens: tuple[str, ...] | None = None
     if isinstance(content, dict):
         labels = content.get("tokens")
@@ -189,7 +225,8 @@ def _json(file: InputFile) -> TokenArray:
     return _token_array(from_lists(content, booleans=file.option == "mask"), tokens)
 
 
-def _parse(text: str) -> object:
+def parse_json(text: str) -> object:
+    """The value of a JSON text, or `BadFile`."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -307,6 +344,7 @@ def _check_array(values: Tensor, ranks: tuple[int, ...], finite: bool) -> None:
 
 _READERS: dict[str, Callable[[InputFile], TokenArray]] = {
     **dict.fromkeys((".csv", ".tsv"), _table),
+    **dict.fromkeys(ARTICLES, _article),
     ".npy": _npy,
     ".json": _json,
     ".safetensors": _safetensors,

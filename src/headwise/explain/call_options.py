@@ -1,53 +1,57 @@
-"""The mask, the bias and the projections of a call, from options and files."""
-
-import warnings
-import zipfile
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+"""The mask, the bias, the position and the random projections of a call, from options and files."""
 
 import torch
 from torch import Tensor
 
 from headwise.document.text_format import clean
 from headwise.errors import BadFile, BadValue
-from headwise.explain import array_files
-from headwise.explain.array_files import TYPES, InputFile, check_file, listed, read_array
-from headwise.explain.trace import Projections, check_width
-from headwise.lang import Text, same
+from headwise.explain.array_files import TYPES, InputFile, Notify, read_array, read_matrix, silent
+from headwise.explain.projections import Projections, check_width
 from headwise.masks import Mask, causal, from_tensor, full, window
 from headwise.masks.patterns.from_tensor import Layout
+from headwise.positions import ALiBi, Position, Rotary, Shaw, Sinusoidal, T5Bias
 
 _Shapes = tuple[tuple[int, int], tuple[int, int, int]]
 
 
-def parse_mask(value: str | None, bias: str | None, heads: int, length: int) -> Mask:
-    """Build the mask of ``--mask`` and ``--bias`` for H heads and L tokens.
+def parse_mask(
+    value: str | None,
+    bias: str | None,
+    heads: int,
+    length: int,
+    keys: int | None = None,
+    notify: Notify = silent,
+) -> Mask:
+    """Build the mask of ``--mask`` and ``--bias`` for H heads, Lq queries and Lk keys.
 
     Args:
         value: ``full`` (or None), ``causal``, ``window:L,R``, or a file of 0 and 1 (1 may attend).
-        bias: a file added to the scaled scores, (L, L) or (H, L, L); -inf blocks a pair.
+        bias: a file added to the scaled scores, (Lq, Lk) or (H, Lq, Lk); -inf blocks a pair.
         heads: H.
-        length: L.
+        length: Lq.
+        keys: Lk; None means Lq.
+        notify: takes a note, such as of a header that is no data.
 
     Raises:
         BadFile: if a file cannot be used.
         BadValue: if the value is unknown.
     """
-    shapes = ((length, length), (heads, length, length))
-    mask = full() if value is None else _parse(value, shapes)
+    pairs = (length, length if keys is None else keys)
+    shapes = (pairs, (heads, *pairs))
+    mask = full() if value is None else _parse(value, shapes, notify)
     if bias is None:
         return mask
-    file = InputFile.parse("bias", bias)
+    file = InputFile.parse("bias", bias, notify)
     with file.errors():
         return mask & _bias(file, shapes)
 
 
-def _parse(value: str, shapes: _Shapes) -> Mask:
+def _parse(value: str, shapes: _Shapes, notify: Notify) -> Mask:
     if value in ("full", "causal"):
         return full() if value == "full" else causal()
     if value.startswith("window:"):
         return _window(value.removeprefix("window:"))
-    file = InputFile.parse("mask", value)
+    file = InputFile.parse("mask", value, notify)
     if file.suffix in TYPES:
         with file.errors():
             return _binary(file, shapes)
@@ -103,17 +107,70 @@ def _read(file: InputFile, shapes: _Shapes) -> tuple[Tensor, Layout]:
     return values, "q k" if values.dim() == 2 else "h q k"
 
 
-MOST_BYTES = 4 * 2**30  # the largest file that is opened, before and after decompression
-MOST_NUMBERS = 2**26  # the most numbers of one projection
-
-MARKS = ("in_proj_weight", "q_proj.weight", "q_proj_weight")
-"""Every set of projections has a tensor of one of these names."""
-
-_Load = Callable[[str], Tensor]
+POSITIONS = ("sinusoidal", "rotary", "rotary:neighbours", "alibi", "shaw:FILE", "t5:FILE")
 
 
-def seeded_projections(embed_dim: int, heads: int, seed: int, init: str) -> Projections:
+def parse_position(value: str, heads: int, weights: Projections, notify: Notify) -> Position:
+    """Build the position encoding of ``--position``, one of `POSITIONS`.
+
+    ``shaw:FILE`` has the vectors of the distances -k to k, (2k + 1, D); ``t5:FILE`` the numbers of
+    T5's buckets, (buckets, H), in both directions and up to distance 128.
+
+    Raises:
+        BadFile: if a file cannot be used.
+        BadValue: if the value is unknown, or a size does not fit.
+    """
+    kind, _, rest = value.partition(":")
+    dim = len(weights.q) // max(heads, 1)
+    if value in ("rotary", "rotary:halves", "rotary:neighbours"):
+        return Rotary(dim, pairs=rest or "halves")
+    if value == "alibi":
+        return ALiBi(heads)
+    if value == "sinusoidal":
+        return Sinusoidal(weights.q.shape[1])
+    if kind in ("shaw", "t5") and rest:
+        table = read_matrix(rest, "position", notify).values
+        return _shaw(table, dim) if kind == "shaw" else _t5(table, heads)
+    raise BadValue(
+        "position: unknown {value!r}; expected one of {known}",
+        value=clean(value),
+        known=", ".join(POSITIONS),
+    )
+
+
+def _shaw(table: Tensor, dim: int) -> Position:
+    rows, columns = table.shape
+    if rows % 2 == 0 or columns != dim:
+        raise BadValue(
+            "position: expected vectors of {dim} numbers for the distances -k to k, an odd number "
+            "of rows, got {shape}",
+            dim=dim,
+            shape=(rows, columns),
+        )
+    position = Shaw(rows // 2, dim).double()
+    position.table.data.copy_(table)
+    return position
+
+
+def _t5(table: Tensor, heads: int) -> Position:
+    buckets, columns = table.shape
+    if columns != heads:
+        raise BadValue(
+            "position: expected a number for each of {heads} heads in every row, got {shape}",
+            heads=heads,
+            shape=(buckets, columns),
+        )
+    position = T5Bias(heads, num_buckets=buckets).double()
+    position.table.data.copy_(table)
+    return position
+
+
+def seeded_projections(
+    embed_dim: int, heads: int, seed: int, init: str, kv_dim: int | None = None
+) -> Projections:
     """The weights of ``headwise.MultiheadAttention(E, H, init=init)`` built after this seed.
+
+    ``kv_dim`` is the columns of the input of the keys and values, E if None.
 
     Raises:
         BadValue: if ``init`` is unknown, the seed is out of range, or H does not divide E.
@@ -132,163 +189,8 @@ def seeded_projections(embed_dim: int, heads: int, seed: int, init: str) -> Proj
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layer = MultiheadAttention(embed_dim, heads, bias=False, init=init)
+        layer = MultiheadAttention(
+            embed_dim, heads, bias=False, init=init, kdim=kv_dim, vdim=kv_dim
+        )
     names = ("q_proj", "k_proj", "v_proj", "out_proj")
     return Projections(*(getattr(layer, name).weight.detach().double() for name in names))
-
-
-def load_projections(value: str) -> Projections:
-    """Read projections from ``path``, or ``path:prefix`` if the file has several sets of them.
-
-    Raises:
-        BadFile: if the prefix is missing or unknown, or a tensor is missing or not as expected.
-        MissingExtra: if safetensors is not installed and the file needs it.
-    """
-    file = InputFile.parse("weights", value)
-    with file.errors():
-        if file.suffix not in (".safetensors", ".pt", ".pth"):
-            raise file.unknown_type(Text(".safetensors, or .pt / .pth with a state_dict"))
-        check_file(file, MOST_BYTES)
-        return _safetensors(file) if file.suffix == ".safetensors" else _torch(file)
-
-
-def _safetensors(file: InputFile) -> Projections:
-    with array_files.open_safetensors(file) as archive:
-
-        def get(name: str) -> Tensor:
-            _check_size(name, torch.Size(archive.get_slice(name).get_shape()).numel())
-            tensor: Tensor = archive.get_tensor(name)
-            return tensor
-
-        return _projections(file, archive.keys(), get)
-
-
-def _torch(file: InputFile) -> Projections:
-    if zipfile.is_zipfile(file.path):
-        _check_archive(file)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickles it does not expect: refused below
-            content = torch.load(file.path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a hostile file makes the decoder raise is about the file
-        raise BadFile(
-            "holds more than tensors, or is damaged, and is never unpickled; save only "
-            "the weights: torch.save(module.state_dict(), file), or use .safetensors"
-        ) from error
-    state = content.get("state_dict", content) if isinstance(content, Mapping) else None
-    if not isinstance(state, Mapping):
-        raise BadFile(
-            "expected a state_dict, got {got}; save module.state_dict()", got=type(content).__name__
-        )
-    tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
-    return _projections(file, tensors, tensors.__getitem__)
-
-
-def _check_archive(file: InputFile) -> None:
-    """Raise an error where a compressed file would exceed `MOST_BYTES`."""
-    try:
-        with closing(zipfile.ZipFile(file.path)) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
-        raise BadFile("is a damaged archive") from error
-    if size > MOST_BYTES:
-        raise BadFile(
-            "expected at most {most:,} bytes when unpacked, got {size:,}",
-            most=MOST_BYTES,
-            size=size,
-        )
-
-
-def _projections(file: InputFile, available: Iterable[str], load: _Load) -> Projections:
-    names = set(available)
-    prefix = _prefix(file, names)
-    if prefix + "bias_k" in names or prefix + "bias_v" in names:
-        raise BadFile(
-            "has bias_k and bias_v, a learned key and value that explain does not show; "
-            "give the weights of a module without add_bias_kv"
-        )
-
-    def get(name: str) -> Tensor:
-        if prefix + name not in names:
-            raise _missing(same(clean(prefix + name)))
-        return _checked(prefix + name, load(prefix + name))
-
-    def maybe(name: str) -> Tensor | None:
-        return get(name) if prefix + name in names else None
-
-    if prefix + "in_proj_weight" in names:
-        packed = get("in_proj_weight")
-        if len(packed) % 3:
-            raise BadFile(
-                "{name}: expected q, k and v one below the other, 3 H D rows, got {got}",
-                name=clean(prefix + "in_proj_weight"),
-                got=tuple(packed.shape),
-            )
-        q, k, v = packed.chunk(3)
-    else:
-        link = "." if prefix + "q_proj.weight" in names else "_"
-        q, k, v = (get(f"{name}_proj{link}weight") for name in "qkv")
-    bias = maybe("in_proj_bias")
-    if bias is not None and len(bias) != 3 * len(q):
-        raise BadFile(
-            "in_proj_bias: expected {rows} numbers, got {got}",
-            rows=3 * len(q),
-            got=tuple(bias.shape),
-        )
-    biases = (maybe(f"{name}_proj.bias") for name in "qkv") if bias is None else bias.chunk(3)
-    q_bias, k_bias, v_bias = biases
-    out, out_bias = get("out_proj.weight"), maybe("out_proj.bias")
-    return Projections(q, k, v, out, q_bias, k_bias, v_bias, out_bias)
-
-
-def _prefix(file: InputFile, names: set[str]) -> str:
-    """The prefix that the user named, or the only one in the file."""
-    prefixes = {n[: -len(mark)] for mark in MARKS for n in names if f".{n}".endswith(f".{mark}")}
-    if file.tensor is not None:
-        prefix = file.tensor.rstrip(".") + "."
-        if prefix in prefixes:
-            return prefix
-    elif len(prefixes) == 1:
-        return prefixes.pop()
-    if not prefixes:
-        raise _missing(Text("in_proj_weight or q_proj.weight"))
-    raise BadFile(
-        "expected the prefix of one of its {count} attentions ({prefixes}), got {got!r}; write "
-        "{file}:prefix",
-        count=len(prefixes),
-        prefixes=listed(sorted(prefix.rstrip(".") for prefix in prefixes)),
-        got=clean(file.tensor or ""),
-        file=clean(file.path.name),
-    )
-
-
-def _checked(name: str, tensor: Tensor) -> Tensor:
-    axes = 2 if name.endswith("weight") else 1
-    _check_size(name, tensor.numel())
-    readable = tensor.layout == torch.strided and tensor.is_floating_point() and not tensor.is_meta
-    if tensor.dim() != axes or not readable or not bool(tensor.isfinite().all()):
-        raise BadFile(
-            "{name}: expected finite floating point numbers with {axes} axes, got {dtype} {shape}",
-            name=clean(name),
-            axes=axes,
-            dtype=tensor.dtype,
-            shape=tuple(tensor.shape),
-        )
-    return tensor.to(torch.float64)
-
-
-def _check_size(name: str, count: int) -> None:
-    if not 0 < count <= MOST_NUMBERS:
-        raise BadFile(
-            "{name}: expected 1 to {most:,} numbers, got {count:,}",
-            name=clean(name),
-            most=MOST_NUMBERS,
-            count=count,
-        )
-
-
-def _missing(name: Text) -> BadFile:
-    return BadFile(
-        "has no tensor {name}; expected the names of a torch.nn.MultiheadAttention's state_dict",
-        name=name,
-    )

@@ -1,16 +1,19 @@
 """Parse rows of numbers from CSV text and from JSON lists.
 
 The cells of a CSV file are split at commas; where the first line has none, at tabs or semicolons.
+A cell is read as a person would: ``−0.5`` with any minus, ``50%``, ``1/2``, ``1,000.5``.
 
 * The first column holds **tokens** when no cell of it below the header is a number, or when its
   header is ``token``, ``tokens`` or ``词``, or empty, as pandas writes it.
-* The first row is a **header** when it names such a column, or when no cell of it is a number.
+* The first row is a **header** when it names such a column, or when no cell of it is a number or
+  looks like one. The result has it, so that whoever reads a file can say that it is no data.
 """
 
 import csv
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from headwise.document.text_format import clean
 from headwise.errors import BadFile
@@ -22,41 +25,112 @@ DIAGNOSED_LINES, LONGEST_LINE = 8, 10_000
 """How many lines of an unreadable table are searched for the cause, up to a longer one."""
 
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?[0-9]+,[0-9]+\s*", re.ASCII)
+_SIGNS = str.maketrans({**dict.fromkeys("−–－", "-"), "＋": "+", "．": ".", "％": "%", "∞": "inf"})
+_THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*|(?<=,[0-9]{3},[0-9]{3}))")
+"""With a decimal point, or twice: 1,000 alone may be meant as 1.000."""
+_NUMBER_LIKE = re.compile(r"\W{0,3}[0-9](?:[^A-Za-z]|[eE][-+0-9])*")
 
 
-def from_text(text: str, *, tabs: bool = False) -> tuple[list[list[float]], tuple[str, ...] | None]:
-    r"""Parse CSV text into rows of numbers and, if it has a column of tokens, the tokens.
+@dataclass(frozen=True)
+class NumberTable:
+    """Rows of numbers, the tokens of the rows, and the cells of the header; None for none.
+
+    ``line`` is the header's line, from 1.
+    """
+
+    rows: list[list[float]]
+    tokens: tuple[str, ...] | None = None
+    header: tuple[str, ...] | None = None
+    line: int = 1
+
+
+def from_text(text: str, *, tabs: bool = False) -> NumberTable:
+    r"""Parse CSV text.
 
     Raises:
         BadFile: if it is empty, rows differ in length, or a cell is not a number.
 
     Example:
-        >>> from_text("token,a,b\n我,1,2\n爱,3,4")
-        ([[1.0, 2.0], [3.0, 4.0]], ('我', '爱'))
+        >>> from_text("token,a,b\n我,1,50%\n爱,−3,1/2")  # doctest: +ELLIPSIS
+        NumberTable(rows=[[1.0, 0.5], [-3.0, 0.5]], tokens=('我', '爱'), header=('token', ...
     """
     try:
-        numbers, tokens = _read(_cells(text, tabs))
+        table = from_cells(_cells(text, tabs))
     except BadFile:
         _check_separators(text)
         raise
-    if not numbers[0]:
+    if not table.rows[0]:
         _check_separators(text)
-    return numbers, tokens
+    return table
 
 
-def _read(lines: list[tuple[int, list[str]]]) -> tuple[list[list[float]], tuple[str, ...] | None]:
+def number(cell: str) -> float | None:
+    """The number in a cell, or None: a decimal, a percentage, a fraction, with thousands or not.
+
+    Example:
+        >>> [number(cell) for cell in ("−0.5", "50%", " 1/2", "1,000.5", "-∞", "0,5", "1e-3", "x")]
+        [-0.5, 0.5, 0.5, 1000.5, -inf, None, 0.001, None]
+    """
+    text = cell.strip().translate(_SIGNS)
+    above, slash, below = text.partition("/")
+    if slash:
+        divisor, dividend = number(below), number(above)
+        return dividend / divisor if divisor and dividend is not None else None
+    if text.endswith("%"):
+        percent = number(text[:-1])
+        return None if percent is None else percent / 100
+    if _THOUSANDS.fullmatch(text):
+        text = text.replace(",", "")
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
+
+
+def from_cells(lines: list[tuple[int, list[str]]]) -> NumberTable:
+    """As `from_text`, from the cells of each row and its line."""
     if not lines:
         raise BadFile("expected at least one row of numbers, got none")
     first = lines[0][1]
     named = first[0].strip().lower() in TOKEN_NAMES
-    header = (named and len(first) > 1) or not any(map(_is_number, first))
+    header = (named and len(first) > 1) or not any(map(_NUMBER_LIKE.fullmatch, first))
     body = lines[1:] if header else lines
     if not body:
         raise BadFile("expected rows of numbers below the header, got none")
     labelled = (header and named) or not any(_is_number(row[0]) for _, row in body)
     width = len(body[0][1])
-    numbers = [_row(line, row, width, int(labelled)) for line, row in body]
-    return numbers, tuple(row[0].strip() for _, row in body) if labelled else None
+    return NumberTable(
+        [_row(line, row, width, int(labelled)) for line, row in body],
+        tuple(row[0].strip() for _, row in body) if labelled else None,
+        tuple(cell.strip() for cell in first) if header else None,
+        lines[0][0],
+    )
+
+
+def named_blocks(text: str, *, tabs: bool = False) -> dict[str, list[list[float]]]:
+    r"""Arrays below one another, each after a line with its name.
+
+    Raises:
+        BadFile: if rows have no name above them, differ in length, or hold more than numbers.
+
+    Example:
+        >>> named_blocks("W_Q\n1,0\n0,1\nb_Q\n5,7\n")
+        {'W_Q': [[1.0, 0.0], [0.0, 1.0]], 'b_Q': [[5.0, 7.0]]}
+    """
+    result: dict[str, list[list[float]]] = {}
+    rows: list[list[float]] | None = None
+    for line, cells in _cells(text, tabs):
+        full = [cell.strip() for cell in cells if cell.strip()]
+        if len(full) == 1 and number(full[0]) is None:
+            rows = result.setdefault(full[0], [])
+        elif rows is None:
+            raise BadFile(
+                "expected the name of an array, such as W_Q, alone on a line above line {line}",
+                line=line,
+            )
+        else:
+            rows.append(_row(line, cells, len(rows[0]) if rows else len(cells), 0))
+    return {name: rows for name, rows in result.items() if rows}
 
 
 def from_lists(rows: object, *, booleans: bool = False) -> list[list[float]]:
@@ -112,18 +186,16 @@ def _cells(text: str, tabs: bool) -> list[tuple[int, list[str]]]:
 
 
 def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell
+    return number(cell) is not None
 
 
 def _row(line: int, row: Sequence[str], width: int, skip: int) -> list[float]:
     if len(row) != width:
         raise _unequal(Text("line {line}", line=line), width, len(row))
+    numbers = []
     for column, cell in enumerate(row[skip:], skip + 1):
-        if not _is_number(cell):
+        value = number(cell)
+        if value is None:
             raise BadFile(
                 "expected a number in line {line}, column {column} (counted from 1), got "
                 "{got}; put tokens into the first column of every row",
@@ -131,7 +203,8 @@ def _row(line: int, row: Sequence[str], width: int, skip: int) -> list[float]:
                 column=column,
                 got=_excerpt(cell),
             )
-    return [float(cell) for cell in row[skip:]]
+        numbers.append(value)
+    return numbers
 
 
 def _number(row: int, column: int, cell: object, booleans: bool) -> float:

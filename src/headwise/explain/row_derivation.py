@@ -69,7 +69,7 @@ class _Row:
         return Formula(" + …", r" + \cdots") if counted else Formula("", "")
 
     def opening(self) -> list[Block]:
-        left_out = len(self.trace.tokens) - len(self.keys)
+        left_out = len(self.trace.key_tokens) - len(self.keys)
         text = Text(
             "Written out: the {count} keys of largest weight; {left_out} are left out.",
             count=len(self.keys),
@@ -78,7 +78,9 @@ class _Row:
         return [Paragraph(text)] if left_out else []
 
     def scores(self) -> list[Block]:
-        query, keys, dots = self.numbers("q"), self.trace.get("k", self.head), self.numbers("score")
+        turned = "turned_" if self.trace.has("turned_q") else ""
+        query, keys = self.numbers(f"{turned}q"), self.trace.get(f"{turned}k", self.head)
+        dots = self.numbers("score")
         lines = []
         for j in self.keys:
             products = [
@@ -95,8 +97,14 @@ class _Row:
         dots, scaled, scale = self.numbers("score"), self.numbers("scaled"), self.trace.scale
         dim = self.trace.get("q", self.head).shape[1]
         if scale == 1.0 / math.sqrt(dim):
-            root = _equal(Formula(f"√d_k = √{dim}", ""), math.sqrt(dim), self.precision).plain
-            text = Text("Divide by {root}:", root=root)
+            root = decimal(math.sqrt(dim), self.precision)
+            exact = float(root) == math.sqrt(dim)
+            text = Text(
+                "Divide by $\\sqrt{{d_k}} = \\sqrt{{{dim}}} {sign} {root}$:",
+                dim=dim,
+                sign="=" if exact else r"\approx",
+                root=root,
+            )
             plain, tex = f"%s / √{dim}", rf"%s / \sqrt{{{dim}}}"
         else:
             factor = _term(scale, max(self.precision, 4))
@@ -119,6 +127,11 @@ class _Row:
                 how = _sum([self.term(scaled[j]), self.term(masked[j] - scaled[j])])
             lines.append(self.line("ŝ", j, how, masked[j]))
         text = Text("Add the bias; a key that this query may not see gets −∞:")
+        if self.trace.has("position"):
+            text = Text(
+                "Add the number of the position and the bias; a key that this query may not see "
+                "gets −∞:"
+            )
         return [Paragraph(text), Working(lines)]
 
     def exponentials(self) -> list[Block]:
@@ -132,7 +145,7 @@ class _Row:
         terms = _sum([self.term(raised[j]) for j in self.keys])
         whole = _filled("Z = %s%s", "Z = %s%s", terms, self.ellipsis())
         lines.append(_equal(whole, raised.sum().item(), self.precision))
-        text = Text("Exponentials and their sum Z:")
+        text = Text("Exponentials and their sum $Z$:")
         if shift:
             text = Text(
                 "Exponentials after subtracting the largest score {peak}, which changes no weight:",
@@ -147,7 +160,7 @@ class _Row:
         for j in self.keys:
             quotient = _filled("%s / %s", "%s / %s", self.term(raised[j]), total)
             lines.append(self.line("a", j, quotient, weights[j]))
-        text = Text("Weights: each exponential divided by Z; they sum to 1:")
+        text = Text("Weights: each exponential divided by $Z$; they sum to 1:")
         return [Paragraph(text), Working(lines)]
 
     def output(self) -> list[Block]:
@@ -164,7 +177,7 @@ class _Row:
             self.ellipsis(),
             result,
         )
-        text = Text("Output: each row of V times its weight, added up:")
+        text = Text("Output: each row of $V$ times its weight, added up:")
         return [Paragraph(text), Working([line])]
 
     def term(self, value: Tensor) -> Formula:

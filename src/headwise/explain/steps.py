@@ -1,27 +1,22 @@
 """The five steps of multi-head attention as a document, with every number."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from headwise.document import Block, Document, Formula, Heading, HeatMap, Matrix, Paragraph
-from headwise.document.text_format import decimal
+from headwise.explain.matrix_blocks import SELECTED, SMALL, matrix_blocks, side_by_side
 from headwise.explain.row_derivation import KEYS_SHOWN, row_derivation
-from headwise.explain.trace import KEYS, Trace, check_ranges
-from headwise.lang import Text, same
+from headwise.explain.trace import KEYS, OPTIONAL_KEYS, Trace, check_ranges
+from headwise.lang import Text, enumeration
 
 HEADS_SHOWN = 4
 """The most heads that are all shown; of more, only the first, unless ``head`` is given."""
 
 MOST_TOKENS_DRAWN = 512
 """The most tokens for which the weights of a large head are also drawn as a heat map."""
-
-SMALL, SELECTED = 12, 64
-"""The most rows or columns of a matrix that is shown whole, and of one of the selected head."""
-
-CORNER = 4  # rows and columns of the corner that is shown of a large matrix
 
 
 def steps(
@@ -30,7 +25,8 @@ def steps(
     """The document that explains one attention.
 
     By default matrices of more than 12 rows or columns are summarised, only the first of more than
-    four heads is shown, and query 0 is written out term by term with its 12 largest weights.
+    four heads is shown, and the first query that sees the most keys is written out term by term
+    with its 12 largest weights: query 0 without a mask, the last one under a causal mask.
 
     Args:
         trace: the attention.
@@ -81,33 +77,67 @@ class _Steps:
 
     def opening(self) -> list[Block]:
         trace, (length, width) = self.trace, self.trace.get("x").shape
-        names = ", ".join(trace.tokens[:SMALL]) + (", …" if length > SMALL else "")
         text = Text(
-            "{length} tokens: {names}. Each is a row of X with E = {width} numbers. H = "
-            "{heads} heads, each with d_k = {dim} and d_v = {value_dim}. Rows count "
+            "{length} tokens: {names}. Each is a row of $X$ with $E$ = {width} numbers. $H$ = "
+            "{heads} heads, each with $d_k$ = {dim} and $d_v$ = {value_dim}. Rows count "
             "from 0, heads from 1. Every result is computed from unrounded numbers.",
             length=length,
-            names=names,
+            names=enumeration(trace.tokens, SMALL),
             width=width,
             heads=trace.heads,
             dim=trace.get("q", 1).shape[1],
             value_dim=trace.get("v", 1).shape[1],
         )
-        return [Paragraph(text), _DEFINITION, *self.matrix("X", trace.get("x"), trace.tokens)]
+        blocks: list[Block] = [Paragraph(text), _DEFINITION]
+        if trace.has("kv"):
+            note = Text(
+                "Cross-attention: the queries come from $X$, the keys and values from the {count} "
+                "rows of $X_{{kv}}$: {names}.",
+                count=len(trace.key_tokens),
+                names=enumeration(trace.key_tokens, SMALL),
+            )
+            blocks.append(Paragraph(note))
+        blocks += self.matrix("X", trace.get("x"), trace.tokens)
+        for key, symbol in _INPUTS.items():
+            if trace.has(key):
+                labels = trace.key_tokens if "kv" in key else trace.tokens
+                if key == "placed":
+                    blocks.append(Paragraph(Text("The position adds $P$ to the input:")))
+                blocks += self.matrix(symbol, trace.get(key), labels, OPTIONAL_KEYS[key][1])
+        return blocks
 
     def project(self) -> list[Block]:
-        letters = [
-            f"{letter} = X W^{letter}" + self.bias(letter.lower(), letter) for letter in "QKV"
+        source, keys = self.sources
+        formulas = [
+            Formula(
+                f"{letter} = {given.plain} W^{letter}" + self.bias(letter.lower(), letter),
+                f"{letter} = {given.latex} W^{letter}" + self.bias(letter.lower(), letter),
+            )
+            for letter, given in zip("QKV", (source, keys, keys), strict=True)
         ]
-        formula = Formula(", ".join(letters), r",\quad ".join(letters))
+        formula = Formula(
+            ", ".join(f.plain for f in formulas), r",\quad ".join(f.latex for f in formulas)
+        )
         title = Text("Project the input to queries, keys and values")
         blocks: list[Block] = [_step(1, title), formula, *self.weights("QKV")]
         q, k, v = (self.trace.get(name) for name in "QKV")
-        if q.shape == v.shape and torch.equal(q, k) and torch.equal(q, v):
+        if q.shape == k.shape == v.shape and torch.equal(q, k) and torch.equal(q, v):
             return [*blocks, *self.matrix("Q = K = V", q, self.trace.tokens)]
-        for name, values in zip("QKV", (q, k, v), strict=True):
-            blocks += self.matrix(name, values, self.trace.tokens)
-        return blocks
+        own, others = self.trace.tokens, self.trace.key_tokens
+        parts = zip("QKV", (q, k, v), (own, others, others), strict=True)
+        return blocks + side_by_side(
+            block for name, values, labels in parts for block in self.matrix(name, values, labels)
+        )
+
+    @property
+    def sources(self) -> tuple[Formula, Formula]:
+        """What queries, and keys and values, are projected from."""
+        plain, latex = "X_kv", OPTIONAL_KEYS["kv"][1]
+        if not self.trace.has("kv"):
+            plain = latex = "X"
+        if self.trace.has("placed"):
+            return Formula("(X + P)", "(X + P)"), Formula(f"({plain} + P)", f"({latex} + P)")
+        return Formula("X", "X"), Formula(plain, latex)
 
     def bias(self, name: str, letter: str) -> str:
         weights = self.trace.projections
@@ -125,12 +155,12 @@ class _Steps:
             blocks += self.matrix(f"W^{letter}", weight.double().T)
             if bias is not None:
                 blocks += self.matrix(f"b^{letter}", bias.double()[None])
-        return blocks
+        return side_by_side(blocks)
 
     def split(self) -> list[Block]:
         dim, value_dim = (self.trace.get(key, 1).shape[1] for key in "qv")
         text = Text(
-            "Head h takes {dim} columns of Q and of K and {value_dim} of V: head 1 the "
+            "Head $h$ takes {dim} columns of $Q$ and of $K$ and {value_dim} of $V$: head 1 the "
             "first ones, head 2 the next ones, and so on.",
             dim=dim,
             value_dim=value_dim,
@@ -144,14 +174,26 @@ class _Steps:
             )
             blocks.append(Paragraph(note))
         for head in self.heads:
-            for key in "qkv":
-                blocks += self.quantity(key, head)
+            blocks += side_by_side(b for key in "qkv" for b in self.quantity(key, head))
+        if self.trace.has("turned_q"):
+            turn = Text(
+                "The position rotates each row of $Q_h$ and $K_h$ by angles that grow with the "
+                "row's number, so that the scores depend on distances:"
+            )
+            blocks.append(Paragraph(turn))
+            for head in self.heads:
+                turned = ("turned_q", "turned_k")
+                blocks += side_by_side(b for key in turned for b in self.quantity(key, head))
         return blocks
 
     def attend(self) -> list[Block]:
         standard, bias = self.standard_scale, " + B" if self.trace.changed_by_mask else ""
-        plain = "Q_h K_hᵀ / √d_k" if standard else "c Q_h K_hᵀ"
-        latex = r"\frac{Q_h K_h^\top}{\sqrt{d_k}}" if standard else r"c\, Q_h K_h^\top"
+        bias = (" + P" if self.trace.has("position") else "") + bias
+        plain, latex = "Q_h K_hᵀ", r"Q_h K_h^\top"
+        if self.trace.has("turned_q"):
+            plain, latex = "Q'_h K'_hᵀ", r"Q'_h {K'_h}^\top"
+        latex = rf"\frac{{{latex}}}{{\sqrt{{d_k}}}}" if standard else rf"c\, {latex}"
+        plain = f"{plain} / √d_k" if standard else f"c {plain}"
         formula = Formula(
             f"head_h = softmax({plain}{bias}) V_h",
             rf"\mathrm{{head}}_h = \mathrm{{softmax}}\left({latex}{bias}\right) V_h",
@@ -171,9 +213,10 @@ class _Steps:
         softmax = _SOFTMAX_SOME_MASKED if masked_rows else _SOFTMAX
         for key, explanation, plain, latex in self.equations(softmax):
             formula = Formula(*(text.replace("%d", str(head)) for text in (plain, latex)))
-            blocks += [Paragraph(explanation), formula, *self.quantity(key, head)]
+            shown = [] if key == "position" else [formula]
+            blocks += [Paragraph(explanation), *shown, *self.quantity(key, head)]
         blocks += [*masked_rows, *self.heat_map(head)]
-        row = self.row or 0
+        row = self.worked_row(head)
         token = self.trace.tokens[row]
         title = Text(
             "Head {head}, row {row} ({tokens}), written out", head=head, row=row, tokens=token
@@ -182,23 +225,39 @@ class _Steps:
         blocks.append(Heading(title, 4))
         return blocks + row_derivation(self.trace, head, row, self.precision, most)
 
+    def worked_row(self, head: int) -> int:
+        """The row that is written out: as asked for, else the first that sees the most keys."""
+        if self.row is not None:
+            return self.row
+        return int(self.trace.get("masked", head).isfinite().sum(-1).argmax())
+
     def equations(self, softmax: Text) -> list[tuple[str, Text, str, str]]:
         """The steps of one head: key, explanation, formula, and its LaTeX; ``%d`` is the head."""
         biased = self.trace.changed_by_mask
         scores, tex = ("Ŝ", r"\hat{S}_{%d}") if biased else ("S̃", r"\tilde{S}_{%d}")
         score = Text("Scores: the dot product of each query with each key.")
-        scale = Text("Scale: multiply by c = {scale}.", scale=f"{self.trace.scale:g}")
+        product = ("S_%d = Q_%d K_%dᵀ", r"S_{%d} = Q_{%d} K_{%d}^\top")
+        if self.trace.has("turned_q"):
+            product = ("S_%d = Q'_%d K'_%dᵀ", r"S_{%d} = Q'_{%d} {K'_{%d}}^\top")
+        scale = Text("Scale: multiply by $c$ = {scale}.", scale=f"{self.trace.scale:g}")
         scaled = ("S̃_%d = c S_%d", r"\tilde{S}_{%d} = c\, S_{%d}")
         if self.standard_scale:
-            scale = Text("Scale: divide by √d_k.")
+            scale = Text("Scale: divide by $\\sqrt{d_k}$.")
             scaled = ("S̃_%d = S_%d / √d_k", r"\tilde{S}_{%d} = S_{%d} / \sqrt{d_k}")
-        mask = Text("Bias and mask: B is added, and a key that may not be seen gets −∞.")
+        mask = Text("Bias and mask: $B$ is added, and a key that may not be seen gets −∞.")
         masked = ("Ŝ_%d = S̃_%d + B_%d", r"\hat{S}_{%d} = \tilde{S}_{%d} + B_{%d}")
-        output = Text("Weighted sum: each query gets the rows of V, mixed by its weights.")
+        place = Text("Position: a number for each pair, by the distance of the key from the query.")
+        if self.trace.has("position"):
+            masked = (
+                "Ŝ_%d = S̃_%d + P_%d + B_%d",
+                r"\hat{S}_{%d} = \tilde{S}_{%d} + P_{%d} + B_{%d}",
+            )
+        output = Text("Weighted sum: each query gets the rows of $V$, mixed by its weights.")
         weights = (f"A_%d = softmax({scores}_%d)", rf"A_{{%d}} = \mathrm{{softmax}}({tex})")
         return [
-            ("score", score, "S_%d = Q_%d K_%dᵀ", r"S_{%d} = Q_{%d} K_{%d}^\top"),
+            ("score", score, *product),
             ("scaled", scale, *scaled),
+            *([("position", place, "P_%d", "P_{%d}")] if self.trace.has("position") else []),
             *([("masked", mask, *masked)] if biased else []),
             ("softmax", softmax, *weights),
             ("head", output, "head_%d = A_%d V_%d", r"\mathrm{head}_{%d} = A_{%d} V_{%d}"),
@@ -210,19 +269,19 @@ class _Steps:
         rows = masked.nonzero()[:, 0].tolist()
         if not rows:
             return []
-        listed = ", ".join(map(str, rows[:SMALL])) + (", …" if len(rows) > SMALL else "")
+        listed = enumeration(list(map(str, rows)), SMALL)
         text = Text("Rows that see no key ({listed}) have weights 0 and output 0.", listed=listed)
         return [Paragraph(text)]
 
     def heat_map(self, head: int) -> list[Block]:
         """The weights as a heat map, for a head that is too large to be shown whole."""
-        tokens = self.trace.tokens
-        if not SMALL < len(tokens) <= MOST_TOKENS_DRAWN:
+        tokens, keys = self.trace.tokens, self.trace.key_tokens
+        if not SMALL < max(len(tokens), len(keys)) <= MOST_TOKENS_DRAWN:
             return []
         allowed = self.trace.get("masked", head).isfinite()
         values = self.trace.get("softmax", head).masked_fill(~allowed, torch.nan).tolist()
         title = Text("Weights of head {head}", head=head)
-        return [HeatMap(title, values, tokens, tokens)]
+        return [HeatMap(title, values, tokens, keys)]
 
     def concatenate(self) -> list[Block]:
         latex = r"\mathrm{Concat} = [\mathrm{head}_1, \ldots, \mathrm{head}_H]"
@@ -241,11 +300,28 @@ class _Steps:
         return [_step(5, Text("Project the result")), formula, *weights, *matrix]
 
     def quantity(self, key: str, head: int) -> list[Block]:
-        pairs = key in ("score", "scaled", "masked", "softmax")
+        trace, pairs = self.trace, key in ("score", "scaled", "position", "masked", "softmax")
         most = SMALL if self.head is None else SELECTED
-        labels = (self.trace.tokens, self.trace.tokens if pairs else ())
-        symbol = Formula(f"{_LETTERS[key]}_{head}", KEYS[key][1] % head)
-        return matrix_blocks(self.trace.get(key, head), symbol, self.precision, labels, most)
+        rows = trace.key_tokens if key in ("k", "v", "turned_k") else trace.tokens
+        symbol = Formula(f"{_LETTERS[key]}_{head}", (KEYS | OPTIONAL_KEYS)[key][1] % head)
+        blocks = matrix_blocks(
+            trace.get(key, head),
+            symbol,
+            self.precision,
+            (rows, trace.key_tokens if pairs else ()),
+            most,
+        )
+        last = blocks[-1]
+        if key in ("k", "v", "turned_k") or not isinstance(last, Matrix):
+            return blocks
+        row = self.worked_row(head)
+        shown = replace(last, marked=row if row < len(last.values) else None)
+        if key == "softmax":
+            masked = ~trace.get("masked", head).isfinite()[
+                : len(last.values), : len(last.values[0])
+            ]
+            shown = replace(shown, heat=True, masked=masked.tolist() if bool(masked.any()) else ())
+        return [*blocks[:-1], shown]
 
     def matrix(
         self, name: str, values: Tensor, rows: Sequence[str] = (), latex: str = ""
@@ -254,7 +330,10 @@ class _Steps:
 
 
 _LETTERS = {"q": "Q", "k": "K", "v": "V", "score": "S", "scaled": "S̃", "masked": "Ŝ"}
-_LETTERS |= {"softmax": "A", "head": "head"}
+_LETTERS |= {"softmax": "A", "head": "head", "turned_q": "Q'", "turned_k": "K'", "position": "P"}
+
+_INPUTS = {"kv": "X_kv", "placed": "X + P", "placed_kv": "X_kv + P"}
+"""How an input other than X is called in a terminal."""
 
 _DEFINITION = Formula(
     "MultiHead(X) = Concat(head_1, …, head_H) W^O",
@@ -264,46 +343,3 @@ _DEFINITION = Formula(
 
 def _step(number: int, title: Text) -> Heading:
     return Heading(Text("Step {number}: {title}", number=number, title=title))
-
-
-def matrix_blocks(
-    values: Tensor,
-    symbol: Formula,
-    precision: int,
-    labels: tuple[Sequence[str], Sequence[str]] = ((), ()),
-    most: int = SMALL,
-) -> list[Block]:
-    """One matrix as blocks: whole up to ``most`` rows or columns, else its range and a corner.
-
-    ``labels`` are those of the rows and of the columns; ``precision`` is that of the range.
-    """
-    rows, columns = labels
-    if max(values.shape) <= most:
-        return [Matrix(symbol, values.tolist(), rows, columns)]
-    height, width = (min(CORNER, size) for size in values.shape)
-    corner = Formula(
-        f"{symbol.plain}[0..{height - 1}, 0..{width - 1}]",
-        rf"{symbol.latex}[0 \ldots {height - 1},\, 0 \ldots {width - 1}]",
-    )
-    part = values[:height, :width].tolist()
-    summary = Paragraph(_summary(values, symbol.plain, precision))
-    return [summary, Matrix(corner, part, rows[:height], columns[:width])]
-
-
-def _summary(values: Tensor, name: str, precision: int) -> Text:
-    size = " × ".join(map(str, values.shape))
-    finite = values[values.isfinite()]
-    blocked = values.numel() - finite.numel()
-    if not finite.numel():
-        return Text("{name}: {size}, every entry −∞.", name=name, size=size)
-    numbers = (finite.min(), finite.max(), finite.mean())
-    low, high, mean = (decimal(number.item(), precision) for number in numbers)
-    return Text(
-        "{name}: {size}, from {low} to {high}, mean {mean}{blocked}. Its top left corner:",
-        name=name,
-        size=size,
-        low=low,
-        high=high,
-        mean=mean,
-        blocked=Text(", {count} entries −∞", count=blocked) if blocked else same(""),
-    )

@@ -1,18 +1,19 @@
-"""Every number of one multi-head self-attention, computed in float64, and its JSON.
+"""Every number of one multi-head attention, computed in float64, and its JSON.
 
 Source of the symbols: Vaswani et al. 2017, section 3.2. Heads are numbered from 1 as in the paper
 and in worked examples, rows from 0. The JSON of `as_json`, with every digit that float64 needs:
 
     {
       "format": "headwise.explain/1",
-      "tokens": ["我", …],                  one for each row
+      "tokens": ["我", …],                  one for each row of X, a query
+      "key_tokens": ["我", …],              one for each key; those of X in self-attention
       "heads": 2,                            H
       "scale": 0.7071067811865475,           the factor on the scores
-      "changed_by_mask": false,              whether a mask or a bias changed the scores
+      "changed_by_mask": false,              whether a mask, a bias or a position changed them
       "formulas": {"score": "S_h = …", …},   LaTeX, by key
       "quantities": [
         {
-          "key": "softmax",                  one of `headwise.explain.trace.KEYS`
+          "key": "softmax",                  one of `KEYS` or, where it occurs, `OPTIONAL_KEYS`
           "head": 1,                         from 1; null for a quantity of all heads
           "name": {"en": …, "zh": …},
           "symbol": "A_{1}",                 LaTeX
@@ -34,40 +35,19 @@ from torch import Tensor
 
 from headwise.call import Call
 from headwise.errors import BadValue
+from headwise.explain.array_files import TokenArray
+from headwise.explain.projections import Projections
 from headwise.lang import Text
 from headwise.masks import Mask
-from headwise.reference import reference
+from headwise.positions import Position, Stage
+from headwise.reference import Steps, reference
+
+__all__ = ["Projections", "Quantity", "Trace", "as_json", "check_ranges", "trace"]
 
 MOST_SCORES = 2**23
 """The most scores, H L L, of one trace, which keeps several float64 copies of them."""
 
-WIDEST = 4096  # the most columns of X for which projections (E, E) are built
-
 MOST_PRECISION = 15
-
-
-@dataclass(frozen=True, eq=False)
-class Projections:
-    """The weights of the four projections, laid out as in `torch.nn.Linear`: y = x Wᵀ + b.
-
-    q, k: (H D, E). v: (H Dv, E). out: (E, H Dv). A bias has a number for each row; None is 0.
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    out: Tensor
-    q_bias: Tensor | None = None
-    k_bias: Tensor | None = None
-    v_bias: Tensor | None = None
-    out_bias: Tensor | None = None
-
-    @classmethod
-    def identity(cls, embed_dim: int) -> "Projections":
-        """Projections with Q = K = V = X; raises `BadValue` for more than `WIDEST` columns."""
-        check_width(embed_dim)
-        eye = torch.eye(embed_dim, dtype=torch.float64)
-        return cls(eye, eye, eye, eye)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,23 +83,42 @@ KEYS = {
 }
 """The quantities in the order of the computation: name and LaTeX symbol."""
 
-PER_HEAD = ("q", "k", "v", "score", "scaled", "masked", "softmax", "head")
+OPTIONAL_KEYS = {
+    "kv": (Text("input of keys and values"), r"X_{\mathrm{kv}}"),
+    "placed": (Text("input plus position"), r"X + P"),
+    "placed_kv": (Text("input of keys and values plus position"), r"X_{\mathrm{kv}} + P"),
+    "turned_q": (Text("queries of the head, rotated"), "Q'_{%d}"),
+    "turned_k": (Text("keys of the head, rotated"), "K'_{%d}"),
+    "position": (Text("bias of the position"), "P_{%d}"),
+}
+"""The quantities of cross-attention and of positions."""
+
+PER_HEAD = (
+    *("q", "k", "v", "turned_q", "turned_k", "score", "scaled", "position", "masked", "softmax"),
+    "head",
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
     """One attention with all its numbers.
 
-    ``tokens`` label the rows of X, ``scale`` is the factor on the scores, ``changed_by_mask`` is
-    whether a mask or a bias changed the scores, and ``quantities`` are in the order of computation.
+    ``tokens`` label the rows of X and ``key_tokens`` the keys, ``scale`` is the factor on the
+    scores, ``changed_by_mask`` is whether a mask, a bias or a position changed them, and
+    ``quantities`` are in the order of computation.
     """
 
     tokens: tuple[str, ...]
+    key_tokens: tuple[str, ...]
     heads: int
     scale: float
     projections: Projections
     changed_by_mask: bool
     quantities: tuple[Quantity, ...]
+
+    def has(self, key: str) -> bool:
+        """Whether a quantity of `OPTIONAL_KEYS` occurs."""
+        return any(quantity.key == key for quantity in self.quantities)
 
     def get(self, key: str, head: int | None = None) -> Tensor:
         """The values of one quantity, or `BadValue` if there is none; ``head`` counts from 1."""
@@ -142,8 +141,10 @@ def trace(
     tokens: Sequence[str] | None = None,
     mask: Mask | Tensor | None = None,
     scale: float | None = None,
+    kv: TokenArray | None = None,
+    position: Position | None = None,
 ) -> Trace:
-    """Compute one multi-head self-attention and keep every number.
+    """Compute one multi-head attention and keep every number.
 
     Args:
         x: the input (L, E).
@@ -152,6 +153,8 @@ def trace(
         tokens: L labels; None numbers the rows.
         mask: which pairs may attend, and the bias that is added to the scores.
         scale: factor on the scores; None means 1/sqrt(D).
+        kv: the input of the keys and values (Lk, E_kv) in cross-attention; None means x.
+        position: the position encoding; one that changes the values is not shown.
 
     Raises:
         BadValue: if a size does not fit; the message names it.
@@ -161,64 +164,110 @@ def trace(
         >>> t.get("softmax", 1)[0].tolist() == [torch.e / (1 + torch.e), 1 / (1 + torch.e)]
         True
     """
+    keys = x if kv is None else kv.values
     weights = Projections.identity(x.shape[-1]) if projections is None else projections
-    _check(x, heads, weights, tokens)
-    wide = x.detach().to(torch.float64)
-    whole = {name: _project(wide, weights, name.lower()) for name in "QKV"}
+    _check_input("x", x)
+    _check_input("kv", keys)
+    _check_sizes(x, keys, heads, tokens)
+    weights.check(x.shape[1], keys.shape[1], heads)
+    inputs, values = _inputs(x, None if kv is None else keys, position)
+    for name, given in zip("QKV", (inputs[0], inputs[1], inputs[1]), strict=True):
+        values[name] = weights.project(given, name.lower())
     # each (1, H, L, D)
-    q, k, v = (whole[name].reshape(len(x), heads, -1).transpose(0, 1)[None] for name in "QKV")
-    call = Call.of(q, k, v, mask=mask, scale=scale)
-    # The reference sets the keys that no query sees to 0; a reader expects the columns of K.
-    dots = q[0] @ k[0].transpose(-2, -1)  # (H, L, L)
-    own = {"q": q[0], "k": k[0], "v": v[0], "score": dots, "scaled": dots * call.scale}
+    q, k, v = (values[n].reshape(len(values[n]), heads, -1).transpose(0, 1)[None] for n in "QKV")
+    later = None if "placed" in values else position  # one that is added is in q, k and v already
+    call = Call.of(q, k, v, mask=mask, scale=scale, position=later)
     steps = reference(call)
-    own |= {"masked": steps.scores[0], "softmax": steps.weights[0], "head": steps.output[0]}
-    concat = steps.output[0].transpose(0, 1).flatten(1)  # (L, H Dv)
-    values = {"x": wide, **whole, **own, "concat": concat}
-    values["output"] = _project(concat, weights, "out")
-    labels = tuple(map(str, range(len(x))) if tokens is None else tokens)
-    changed_by_mask = call.mask.biased or not bool(steps.allowed.all())
+    values |= _per_head(call, steps)
+    values["concat"] = steps.output[0].transpose(0, 1).flatten(1)  # (L, H Dv)
+    values["output"] = weights.project(values["concat"], "out")
+    labels = _labels(tokens, x)
+    changed = call.mask.biased or not bool(steps.allowed.all()) or "position" in values
+    own = labels if kv is None else _labels(kv.tokens, keys)
     quantities = tuple(_quantities(values, heads))
-    return Trace(labels, heads, call.scale, weights, changed_by_mask, quantities)
+    return Trace(labels, own, heads, call.scale, weights, changed, quantities)
+
+
+def _labels(tokens: Sequence[str] | None, rows: Tensor) -> tuple[str, ...]:
+    return tuple(map(str, range(len(rows))) if tokens is None else tokens)
+
+
+def _inputs(
+    x: Tensor, keys: Tensor | None, position: Position | None
+) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+    """What the queries, and the keys and values, are projected from; and how it came about."""
+    given = {"x": x.detach().to(torch.float64)}
+    if keys is not None:
+        given["kv"] = keys.detach().to(torch.float64)
+    ends = [given[name] for name in given]
+    if position is not None and Stage.INPUT in position.stages:
+        names = ("placed", "placed_kv")
+        with torch.no_grad():
+            ends = [position.embed(end[None])[0] for end in ends]
+        given |= dict(zip(names, ends, strict=False))
+    return (ends[0], ends[-1]), given
+
+
+def _per_head(call: Call, steps: Steps) -> dict[str, Tensor]:
+    """The quantities of every head, (H, L, ...).
+
+    The reference sets the keys that no query sees to 0; a reader expects the columns of K.
+    """
+    with torch.no_grad():
+        turned, against = call.position.content(call.q, call.k, call.shape)
+        bias = call.position.bias(call.q, *call.position_ids(), call.scale)
+    own = {"q": call.q[0], "k": call.k[0], "v": call.v[0]}
+    if Stage.CONTENT in call.position.stages:
+        own |= {"turned_q": turned[0], "turned_k": against[0]}
+    dots = turned[0] @ against[0].transpose(-2, -1)  # (H, L, L)
+    own |= {"score": dots, "scaled": dots * call.scale}
+    if bias is not None:
+        own["position"] = bias[0].to(torch.float64).expand_as(dots)
+    own |= {"masked": steps.scores[0], "softmax": steps.weights[0], "head": steps.output[0]}
+    return own
 
 
 def _quantities(values: dict[str, Tensor], heads: int) -> list[Quantity]:
+    texts = KEYS | OPTIONAL_KEYS
+
     def of_all_heads(*keys: str) -> list[Quantity]:
-        return [Quantity(key, None, values[key], *KEYS[key]) for key in keys]
+        return [Quantity(key, None, values[key], *texts[key]) for key in keys if key in values]
 
     own = []
     for head, key in product(range(heads), PER_HEAD):
-        name, latex = KEYS[key]
-        own.append(Quantity(key, head + 1, values[key][head], name, latex % (head + 1)))
-    return [*of_all_heads("x", "Q", "K", "V"), *own, *of_all_heads("concat", "output")]
+        if key in values:
+            name, latex = texts[key]
+            own.append(Quantity(key, head + 1, values[key][head], name, latex % (head + 1)))
+    inputs = of_all_heads("x", "kv", "placed", "placed_kv", "Q", "K", "V")
+    return [*inputs, *own, *of_all_heads("concat", "output")]
 
 
-def _project(x: Tensor, weights: Projections, name: str) -> Tensor:
-    weight, bias = getattr(weights, name), getattr(weights, f"{name}_bias")
-    wide = None if bias is None else bias.detach().to(torch.float64)
-    return torch.nn.functional.linear(x, weight.detach().to(torch.float64), wide)
-
-
-def _check(x: Tensor, heads: int, weights: Projections, tokens: Sequence[str] | None) -> None:
+def _check_input(name: str, x: Tensor) -> None:
     if x.dim() != 2 or not x.is_floating_point() or not x.numel():
         raise BadValue(
-            "x: expected numbers (L, E), at least one row and column, got {shape}",
+            "{name}: expected numbers (L, E), at least one row and column, got {shape}",
+            name=name,
             shape=tuple(x.shape),
         )
     if not bool(x.isfinite().all()):
         row, column = (~x.isfinite()).nonzero()[0].tolist()
         raise BadValue(
-            "x: every number must be finite, got {value} in row {row}, column {column}; replace it",
+            "{name}: every number must be finite, got {value} in row {row}, column {column}; "
+            "replace it",
+            name=name,
             value=x[row, column].item(),
             row=row,
             column=column,
         )
-    if len(x) ** 2 * heads > MOST_SCORES:
+
+
+def _check_sizes(x: Tensor, keys: Tensor, heads: int, tokens: Sequence[str] | None) -> None:
+    if len(x) * len(keys) * heads > MOST_SCORES:
         raise BadValue(
             "x: expected at most {most:,} scores, got {scores:,} from {rows} "
             "rows and {heads} heads; give fewer rows",
             most=MOST_SCORES,
-            scores=len(x) ** 2 * heads,
+            scores=len(x) * len(keys) * heads,
             rows=len(x),
             heads=heads,
         )
@@ -228,44 +277,6 @@ def _check(x: Tensor, heads: int, weights: Projections, tokens: Sequence[str] | 
             expected=len(x),
             got=len(tokens),
         )
-    _check_weights(x.shape[1], heads, weights)
-
-
-def check_width(embed_dim: int) -> None:
-    """Raise `BadValue` if X has more than `WIDEST` columns."""
-    if embed_dim > WIDEST:
-        raise BadValue(
-            "x: expected at most {widest} columns, got {embed_dim}; give fewer",
-            widest=WIDEST,
-            embed_dim=embed_dim,
-        )
-
-
-def _check_weights(embed_dim: int, heads: int, weights: Projections) -> None:
-    sizes = {"q": weights.q.shape[0], "k": weights.k.shape[0], "v": weights.v.shape[0]}
-    for name, size in sizes.items():
-        if heads < 1 or size % heads:
-            raise BadValue(
-                "heads: {heads} heads cannot share the {size} columns of {matrix} evenly; "
-                "choose a divisor of {size}, or give projections to heads * head_dim",
-                heads=heads,
-                size=size,
-                matrix=name.upper(),
-            )
-    shapes = {"q": (sizes["k"], embed_dim), "k": (sizes["k"], embed_dim)}
-    shapes |= {"v": (sizes["v"], embed_dim), "out": (weights.out.shape[0], sizes["v"])}
-    for name, shape in shapes.items():
-        for label, expected in ((name, shape), (f"{name}_bias", shape[:1])):
-            tensor = getattr(weights, label)
-            if tensor is not None and tuple(tensor.shape) != expected:
-                raise BadValue(
-                    "weights: {name} must be {shape} for an input of {embed_dim} columns, "
-                    "got {got}; rows are outputs, as in torch.nn.Linear",
-                    name=label,
-                    shape=expected,
-                    embed_dim=embed_dim,
-                    got=tuple(tensor.shape),
-                )
 
 
 def check_ranges(trace: Trace, head: int | None, row: int | None, precision: int) -> None:
@@ -305,6 +316,33 @@ FORMULAS = {
 """The definition of each quantity; c is the scale, b and B are 0 where there is none."""
 
 
+OPTIONAL_FORMULAS = {
+    "kv": r"X_{\mathrm{kv}}",
+    "placed": "X + P",
+    "placed_kv": r"X_{\mathrm{kv}} + P",
+    "turned_q": "Q'_h = R Q_h",
+    "turned_k": "K'_h = R K_h",
+    "position": "P_h",
+}
+"""R turns each row by angles of its position; P is what the position adds."""
+
+
+def formulas(trace: Trace) -> dict[str, str]:
+    """The definition of each quantity of a trace."""
+    present = {quantity.key for quantity in trace.quantities}
+    optional = {key: text for key, text in OPTIONAL_FORMULAS.items() if key in present}
+    result = {**FORMULAS, **optional}
+    source = "(X + P)" if "placed" in present else "X"
+    keys = source.replace("X", r"X_{\mathrm{kv}}") if "kv" in present else source
+    for name, given in zip("QKV", (source, keys, keys), strict=True):
+        result[name] = f"{name} = {given} W^{name} + b^{name}"
+    if "turned_q" in present:
+        result["score"] = r"S_h = Q'_h {K'_h}^\top"
+    if "position" in present:
+        result["masked"] = r"\hat{S}_h = \tilde{S}_h + P_h + B_h"
+    return result
+
+
 def as_json(trace: Trace, *, head: int | None = None, precision: int | None = None) -> str:
     """The trace as JSON in the form above.
 
@@ -327,10 +365,11 @@ def as_json(trace: Trace, *, head: int | None = None, precision: int | None = No
     content = {
         "format": FORMAT,
         "tokens": list(trace.tokens),
+        "key_tokens": list(trace.key_tokens),
         "heads": trace.heads,
         "scale": trace.scale,
         "changed_by_mask": trace.changed_by_mask,
-        "formulas": FORMULAS,
+        "formulas": formulas(trace),
         "quantities": [_quantity(quantity, precision) for quantity in selected],
     }
     return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"

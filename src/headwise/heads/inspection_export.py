@@ -4,8 +4,6 @@ The layout is described in docs/inspect_report.md, and by the JSON schema ``insp
 in this folder. Its texts come from the model and its user: escape them before showing them.
 """
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -13,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 import headwise
+from headwise.document.csv_text import Column, as_csv
 from headwise.errors import MissingExtra, one_of
 from headwise.heads.inspection import Inspection, highlights, model_facts
 from headwise.heads.metrics import Metric
@@ -122,7 +121,6 @@ def values(statistics: Statistics, head: Head) -> dict[str, float | None]:
     return {m.name: known(statistics.value(m, head)) for m in statistics.metrics}
 
 
-Column = Sequence[str | int | float | None]
 KINDS = ("csv", "parquet")  # the formats of a table
 
 
@@ -149,20 +147,6 @@ def file_of(columns: Mapping[str, Column], kind: str) -> str | bytes:
     if kind == "csv":
         return as_csv(columns)
     return as_parquet(columns, {"headwise": headwise.__version__})
-
-
-def as_csv(columns: Mapping[str, Column]) -> str:
-    r"""The table as comma-separated values, with a line of names.
-
-    Example:
-        >>> as_csv({"head": ["L0H0", "L0H1"], "entropy": [0.5, None]})
-        'head,entropy\nL0H0,0.5\nL0H1,\n'
-    """
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return stream.getvalue()
 
 
 def as_parquet(columns: Mapping[str, Column], metadata: Mapping[str, str]) -> bytes:

@@ -161,9 +161,10 @@ class Mask(ABC):
         """Whether the rule depends on q - k only: the same for all samples, heads and positions."""
         return False
 
-    def tile_boundaries(self, stop: int) -> frozenset[int]:
-        """Positions before ``stop`` where the pattern changes and a tile should begin."""
-        return frozenset[int]().union(*(child.tile_boundaries(stop) for child in self.children()))
+    def tile_boundaries(self, stop: int, start: int = 0) -> frozenset[int]:
+        """Positions after ``start`` and before ``stop`` where the pattern changes."""
+        children = self.children()
+        return frozenset[int]().union(*(mask.tile_boundaries(stop, start) for mask in children))
 
     def allowed_blocks(self) -> list[tuple[range, range]] | None:
         """Disjoint rectangles outside which no pair is allowed; None if many or unknown."""
@@ -341,6 +342,11 @@ def add(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     if one is None or other is None:
         return other if one is None else one
     return one + other
+
+
+def multiples(step: int, start: int, stop: int) -> frozenset[int]:
+    """The multiples of ``step`` after ``start`` and before ``stop``."""
+    return frozenset(range((start // step + 1) * step, stop, step))
 
 
 def zero_index(index: Index) -> Index:

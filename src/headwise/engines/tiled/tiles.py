@@ -60,9 +60,9 @@ def tiles(mask: Mask, shape: AttentionShape, side: int, layer: int) -> list[Part
 
 def stripes(mask: Mask, shape: AttentionShape, side: int) -> Iterator[Stripe]:
     """Every block of queries that sees something."""
-    boundaries = mask.tile_boundaries(max(shape.keys, shape.offset + shape.queries))
-    rows = _cuts(boundaries, shape.offset, shape.offset + shape.queries, side)
-    columns = _cuts(boundaries, 0, shape.keys, side)
+    first, last = shape.offset, shape.offset + shape.queries
+    rows = _cuts(mask.tile_boundaries(last, first), first, last, side)
+    columns = _cuts(mask.tile_boundaries(shape.keys), 0, shape.keys, side)
     for block, tiles_seen in sorted(_descend(mask, rows, columns).items()):
         runs: list[Run] = []
         for first, last, _ in sorted(tiles_seen):

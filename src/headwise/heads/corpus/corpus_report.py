@@ -4,11 +4,12 @@ import math
 
 import headwise
 from headwise.document import Block, Document, Heading, Paragraph, Table
+from headwise.document.csv_text import Column
 from headwise.heads.analysis.alignment import Alignment
 from headwise.heads.analysis.similarity import NOT_COMPARED, is_comparable
 from headwise.heads.corpus.accumulated import COUNTS, Half
 from headwise.heads.corpus.checkpoint import Run
-from headwise.heads.inspection_export import Column, explained, known, measured, table, values
+from headwise.heads.inspection_export import explained, known, measured, table, values
 from headwise.heads.inspection_export import written as as_text
 from headwise.heads.inspection_report import (
     Row,

@@ -9,7 +9,7 @@ from torch import Tensor
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks.arguments import needs_operator
-from headwise.masks.mask import Mask, Tile, zero_index
+from headwise.masks.mask import Mask, Tile, multiples, zero_index
 from headwise.shapes import AttentionShape, Index, Truth, broadcasts, check_dense, check_integer
 
 
@@ -35,8 +35,8 @@ class BlockSparse(Mask):
         inside = inside and k[-1] < self.layout.shape[2] * self.block
         return Tile.of(self.layout[:, rows, columns], inside)
 
-    def tile_boundaries(self, stop: int) -> frozenset[int]:
-        return frozenset(range(self.block, stop, self.block))
+    def tile_boundaries(self, stop: int, start: int = 0) -> frozenset[int]:
+        return multiples(self.block, start, stop)
 
     def allowed_blocks(self) -> list[tuple[range, range]] | None:
         def positions(number: int) -> range:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from headwise.lang import Text
-from headwise.masks.mask import Mask, Tile
+from headwise.masks.mask import Mask, Tile, multiples
 from headwise.shapes import Index, Truth, check_integer
 
 
@@ -23,8 +23,8 @@ class Chunked(Mask):
         one = first == last == k[0] // self.size == k[-1] // self.size
         return Tile.FULL if one else Tile.MIXED
 
-    def tile_boundaries(self, stop: int) -> frozenset[int]:
-        return frozenset(range(self.size, stop, self.size))
+    def tile_boundaries(self, stop: int, start: int = 0) -> frozenset[int]:
+        return multiples(self.size, start, stop)
 
     @property
     def name(self) -> str:
@@ -77,8 +77,8 @@ class Window2d(Mask):
         full = rows[1] <= self.vertical and columns[1] <= self.horizontal
         return Tile.FULL if full else Tile.MIXED
 
-    def tile_boundaries(self, stop: int) -> frozenset[int]:
-        return frozenset(range(self.width, stop, self.width))
+    def tile_boundaries(self, stop: int, start: int = 0) -> frozenset[int]:
+        return multiples(self.width, start, stop)
 
     def _rows(self, positions: range) -> tuple[int, int]:
         return positions[0] // self.width, positions[-1] // self.width

@@ -184,7 +184,7 @@ class Documents(Mask):
         one = (ours.min == ours.max) & (theirs.min == theirs.max) & (ours.min == theirs.min)
         return Tile.FULL if bool(one.all()) else Tile.MIXED
 
-    def tile_boundaries(self, stop: int) -> frozenset[int]:
+    def tile_boundaries(self, stop: int, start: int = 0) -> frozenset[int]:
         turns = (self.ids.diff(dim=1) != 0).any(0)[: max(stop - 1, 0)]
         return frozenset((turns.nonzero()[:, 0] + 1).tolist())
 

@@ -11,9 +11,11 @@ from headwise.call import Call
 from headwise.masks import Mask, causal, full, padding
 from headwise.reference import reference
 from headwise.verify.checks.mutation_testing import CheckResult
+from headwise.verify.diagnosis.snippet_source import constructor_call, literal, loading
 from headwise.verify.oracle import oracle, steps
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import judge
+from headwise.verify.target.construct import arguments_of
 from headwise.verify.target.conventions import Conventions, Runner
 from headwise.verify.target.module_runner import ModuleRunner
 from headwise.verify.target.runners import FunctionRunner, runner
@@ -38,7 +40,7 @@ def snippet(conventions: Conventions, job: Job, name: str, what: str = "output")
 
 def _source(lines: list[str], exact: Tensor, comment: str) -> str:
     rounded = torch.round(exact, decimals=DIGITS) + 0.0  # -0 is 0
-    end = (f"exact = {_literal(rounded)}", f"print(result, exact, sep='\\n')  # {comment}")
+    end = (f"exact = {literal(rounded)}", f"print(result, exact, sep='\\n')  # {comment}")
     return "\n".join(("import torch", *lines, *end))
 
 
@@ -68,10 +70,10 @@ def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: st
     if isinstance(runner, FunctionRunner):
         q, k, v = (x.detach() for x in steps.projected_heads(job))
         arguments = runner.signature.arguments(q, k, v)
-        lines = [f"{key} = {_literal(value)}.requires_grad_()" for key, value in arguments.items()]
+        lines = [f"{key} = {literal(value)}.requires_grad_()" for key, value in arguments.items()]
         words = [f"{key}={key}" for key in arguments]
-        words += [f"{key}={_literal(value)}" for key, value in masks.items()]
-        imports, target = _loaded(name)
+        words += [f"{key}={literal(value)}" for key, value in masks.items()]
+        imports, target = loading(name)
         lines = [*imports, *lines, f"result = {target}({', '.join(words)})"]
 
         leaves = [x.double().requires_grad_() for x in (q, k, v)]
@@ -85,89 +87,82 @@ def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: st
         exact = gradient(oracle(wide)["output"], wide.query)
         exact = exact.transpose(0, 1) if getattr(runner, "sequence_first", False) else exact
     lines += [
-        "from headwise.verify.target.conventions import tensors_in",
-        "from headwise.verify.diagnosis.snippet import gradient",
-        f"output = next(t for t in tensors_in(result) if t.shape == {of[0]}.shape)",
-        f"result = gradient(output, {', '.join(of)})  # of output.square().sum()",
+        "results = result if isinstance(result, (tuple, list)) else (result,)",
+        f"output = next(t for t in results if t.shape == {of[0]}.shape)",
+        f"of = [{', '.join(of)}]  # the gradient of the sum of squares of the output, by these",
+        "gradients = torch.autograd.grad(",
+        "    output.square().sum(), of, allow_unused=True, materialize_grads=True",
+        ")",
+        f"result = {'torch.stack(gradients)' if len(of) > 1 else 'gradients[0]'}",
     ]
     return _source(lines, exact, "the gradient, and what is exact")
 
 
 def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: str) -> list[str]:
-    (imports, target), embed_dim, heads = _loaded(name), job.query.shape[-1], job.heads
+    (imports, target), heads = _constructed(runner, job, name), job.heads
     x = job.query.transpose(0, 1) if runner.sequence_first else job.query
     arguments = runner.signature.arguments(x, x, x)
     arguments |= runner.signature.zero_angles(job.query, job.head_dim) | dict(masks)
-    written = {key: "x" if value is x else _literal(value) for key, value in arguments.items()}
+    written = {key: "x" if value is x else literal(value) for key, value in arguments.items()}
     words = ", ".join(f'"{key}": {value}' for key, value in written.items())
     call = [f"result = functional_call(module, weights, (), {{{words}}})"]
     if runner.norms:
         call = [
-            "from headwise.verify.target.construct import bypassed",
-            f"with bypassed(module, {runner.norms}):",
-            f"    {call[0]}",
+            f"for path in {runner.norms}:  # the norms around the attention do nothing",
+            "    norm = module.get_submodule(path)",
+            "    norm.register_forward_hook(lambda norm, inputs, output: inputs[0])",
+            *call,
         ]
     path = f'.get_submodule("{runner.reached}")' if runner.reached else ""
     parameters = runner.binding.lay(job.weights, heads)
     return [
         "from torch.func import functional_call",
         *imports,
-        "from headwise.verify.target.construct import made",
-        f"module = made({target}, embed_dim={embed_dim}, heads={heads}){path}.eval()",
+        "torch.manual_seed(0)",
+        f"module = {target}{path}.eval()",
         "weights = {",
-        *(f'    "{key}": {_literal(value)},' for key, value in parameters.items()),
+        *(f'    "{key}": {literal(value)},' for key, value in parameters.items()),
         "}",
-        f"x = {_literal(x)}",
+        f"x = {literal(x)}",
         *call,
     ]
+
+
+def _constructed(runner: ModuleRunner, job: Job, name: str) -> tuple[list[str], str]:
+    """Source that imports the target, and the expression of the module."""
+    if runner.cls is None:
+        return loading(name)
+    size = (job.query.shape[-1], job.heads)
+    return constructor_call(runner.cls, arguments_of(runner.cls, *size), name)
 
 
 def _function(
     runner: FunctionRunner, job: Job, masks: Mapping[str, Tensor], name: str
 ) -> list[str]:
-    imports, target = _loaded(name)
+    imports, target = loading(name)
     arguments = runner.signature.arguments(*steps.projected_heads(job)) | dict(masks)
     end = ".numpy()" if runner.arrays else ""
     words = [
-        f"    {key}={_literal(value)}{end if isinstance(value, Tensor) else ''},"
+        f"    {key}={literal(value)}{end if isinstance(value, Tensor) else ''},"
         for key, value in arguments.items()
     ]
     return [*imports, f"result = {target}(", *words, ")"]
 
 
 def _adapter(job: Job, masks: Mapping[str, Tensor], name: str) -> list[str]:
-    imports, target = _loaded(name)
-    weights = [f"    {key}={_literal(value)}," for key, value in job.weights.named().items()]
+    imports, target = loading(name)
+    weights = [f"    {key}={literal(value)}," for key, value in job.weights.named().items()]
     weights += ["    out=None,"] if job.weights.out is None else []
-    mask = _literal(masks.get("mask"))
+    mask = literal(masks.get("mask"))
     return [
         *imports,
-        "from headwise.verify.oracle.jobs import Weights",
-        "weights = Weights(",
+        "from types import SimpleNamespace",
+        "weights = SimpleNamespace(",
         *weights,
         ")",
-        f"x = {_literal(job.query)}",
+        f"x = {literal(job.query)}",
         f"result = {target}(x, weights, {job.heads}, {mask})",
     ]
-
-
-def _loaded(name: str) -> tuple[list[str], str]:
-    """The import that loads the target, and the expression of the target."""
-    if ":" in name or "." in name:
-        return ["from headwise.verify.target import load"], f"load({name!r})"
-    return [], name
-
-
-def _literal(value: object) -> str:
-    if isinstance(value, tuple):
-        return "(" + "".join(f"{_literal(item)}, " for item in value) + ")"
-    if not isinstance(value, Tensor):
-        return repr(value)
-    if value.numel() > 4 and value.is_floating_point():
-        first = value.flatten()[0]
-        if bool((value == first).all()):
-            return f"torch.full({tuple(value.shape)}, {first.item()!r})"
-    return f"torch.tensor({value.detach().tolist()})".replace("inf", "torch.inf")
 
 
 SIZES = ((1, 1), (2, 1), (2, 2), (4, 2), (6, 2), (6, 3))

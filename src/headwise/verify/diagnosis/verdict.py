@@ -84,6 +84,13 @@ class Report:
             return "unproven"
         return "accepted" if passed and not self.conventions.unknown else "differs"
 
+    def _repr_html_(self) -> str | None:
+        from headwise.verify.report import data
+        from headwise.verify.report.notebook import in_notebook
+        from headwise.verify.report.report_document import document
+
+        return in_notebook(document(data(self)))
+
 
 def verify(
     target: object,

@@ -8,7 +8,7 @@ and is killed with everything it has started. It reports each step before it run
 import json
 import os
 import queue
-import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -17,19 +17,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from headwise.errors import BadFile
-from headwise.lang import Text, Translated
-from headwise.verify.report.formats import faults
-from headwise.verify.target import NotRecognised, no_memory
+from headwise.verify.process.messages import (
+    GRACE,
+    Limits,
+    ProcessState,
+    Request,
+    Stopped,
+    error_of,
+    read,
+)
+from headwise.verify.report import file_and_name
+
+__all__ = ["Limits", "Request", "Stopped", "isolated", "search"]
 
 START = 120.0
 """Seconds that Python and PyTorch may take to load before the target's own time begins."""
 
-GRACE = 2.0  # seconds for a process that has run out of time to report its position
 LONGEST = 32 << 20  # the size limit of one report in bytes
 
 BOOT = """\
@@ -37,53 +44,8 @@ import json, sys
 request = json.load(sys.stdin)
 sys.path[:] = request["path"]
 from headwise.verify.process.child import main
-main(request)
+main(globals().pop("request"))
 """
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits of a target.
-
-    Attributes:
-        seconds: wall time, from its import to the end of the last check.
-        memory: MiB beside what Python and PyTorch take.
-        output: bytes that it may print.
-    """
-
-    seconds: float = 120.0
-    memory: int = 4096
-    output: int = 1 << 20
-
-
-@dataclass(frozen=True)
-class Request:
-    """A target, ``file.py:Name`` or ``package.Name``, and the options of `verify`."""
-
-    target: str
-    embed_dim: int = 15
-    heads: int = 3
-    seed: int = 0
-    compiled: bool = False
-
-
-class Stopped(BadFile):
-    """A target that ended or was stopped before it produced a report."""
-
-
-@dataclass
-class _ProcessState:
-    """The state of the process; `printed` is cut at the limit, `much` counts all bytes."""
-
-    stage: str = "start"
-    words: str = ""
-    calls: int = 0
-    check: str = ""
-    final: dict[str, Any] = field(default_factory=dict)
-    printed: bytearray = field(default_factory=bytearray)
-    much: int = 0
-    ended: str = ""
-    rest: bytes = b""
 
 
 def isolated(
@@ -92,6 +54,7 @@ def isolated(
     *,
     progress: Callable[[str], None] | None = None,
     on_output: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Verify a target in a process of its own.
 
@@ -100,45 +63,93 @@ def isolated(
         limits: what it may use.
         progress: called with the name of each check before it runs.
         on_output: called once with what the target printed, also before an error.
+        cancelled: asked several times a second; the process is stopped when it returns True.
 
     Returns:
-        The report as `headwise.verify.report.data` makes it.
+        The report as `headwise.verify.report.data` makes it, with the CPU seconds of each check.
 
     Raises:
-        Stopped: if it went over a limit, crashed, or ended the process; the message says where.
-        BadFile: if it cannot be loaded or called, or runs out of memory.
+        Stopped: if it went over a limit, crashed, ended the process, or wrote a report of its own;
+            the message says where.
+        BadFile: if it cannot be loaded or called, runs out of memory, or replaces functions that
+            the verification uses.
         NotRecognised: if it needs an adapter.
     """
     limits = Limits() if limits is None else limits
-    state = _ProcessState()
+    state = ProcessState(request, limits, secrets.token_hex(), progress)
+    report: dict[str, Any] = _result(state, "report", on_output, cancelled)
+    return report
+
+
+def search(
+    file: Path,
+    request: Request,
+    limits: Limits | None = None,
+    *,
+    skip: tuple[str, ...] = (),
+    progress: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Find the attentions of a file in a process of its own.
+
+    Args:
+        file: the Python file, which is run.
+        request: the sizes to try its classes and functions with; the target is replaced.
+        limits: what it may use.
+        skip: names that are not tried.
+        progress: called with each name before it is tried.
+        cancelled: as in `isolated`.
+
+    Returns:
+        What `headwise.verify.submissions.attention_search.attentions` returns.
+
+    Raises:
+        BadFile: as in `isolated`, if the file does not load or one of its functions ends it.
+    """
+    limits = Limits() if limits is None else limits
+    own = Request(str(file), request.embed_dim, request.heads, request.seed)
+    state = ProcessState(own, limits, secrets.token_hex(), progress, skip=skip)
+    result: dict[str, Any] = _result(state, "attentions", None, cancelled)
+    return result
+
+
+def _result(
+    state: ProcessState,
+    kind: str,
+    on_output: Callable[[str], None] | None,
+    cancelled: Callable[[], bool],
+) -> Any:
+    """The final message of this kind of a process that runs the request of the state."""
     with (
         tempfile.TemporaryDirectory(prefix="headwise-", ignore_cleanup_errors=True) as folder,
-        _process(request, limits, folder) as process,
+        _process(state, kind, folder) as process,
         _listening(process) as heard,
     ):
-        _watch(heard, state, limits, progress, lambda: process.poll() is not None)
+        _watch(heard, state, lambda: process.poll() is not None, cancelled)
         status = 0
         if state.ended == "output":  # its messages of where it was may still be on the way
             _kill(process)
-            _read_rest(heard, state, limits)
+            _read_rest(heard, state)
         elif not state.ended:
             with suppress(subprocess.TimeoutExpired):  # it may have closed its pipes
                 status = process.wait(GRACE)
     if on_output is not None:
         on_output(state.printed.decode("utf-8", "replace"))
-    if "report" in state.final:
-        report: dict[str, Any] = state.final["report"]
-        return report
-    raise _error(request, limits, state, status)
+    if kind in state.final and state.ended != "refused":
+        return state.final[kind]
+    raise error_of(state, status)
 
 
 @contextmanager
-def _process(request: Request, limits: Limits, folder: str) -> Iterator[subprocess.Popen[bytes]]:
-    path, colon, name = request.target.rpartition(":")
-    target = f"{Path(path).resolve()}:{name}" if colon else request.target
+def _process(state: ProcessState, kind: str, folder: str) -> Iterator[subprocess.Popen[bytes]]:
+    request, limits = state.request, state.limits
+    path, name = file_and_name(request.target)
+    file = str(Path(path).resolve()) if path else request.target
+    target = f"{file}:{name}" if name else file
     paths = [str(Path(entry).resolve()) for entry in sys.path]
     content = {**asdict(limits), **asdict(request), "name": request.target, "path": paths}
-    content["target"] = target
+    content |= {"target": target, "nonce": state.nonce, "kind": kind, "skip": state.skip}
+    content["wall"] = limits.wall_seconds
     process = subprocess.Popen(  # noqa: S603 (our own interpreter and source)
         [sys.executable, "-c", BOOT],
         stdin=subprocess.PIPE,
@@ -198,18 +209,19 @@ def _listening(process: subprocess.Popen[bytes]) -> Iterator[Heard]:
             thread.join(GRACE)
 
 
-Progress = Callable[[str], None] | None
-
-
 def _watch(
-    heard: Heard, state: _ProcessState, limits: Limits, progress: Progress, gone: Callable[[], bool]
+    heard: Heard, state: ProcessState, gone: Callable[[], bool], cancelled: Callable[[], bool]
 ) -> None:
     """Read messages until the final one, the end of the process, or a limit."""
+    limits = state.limits
     deadline, open_pipes = time.monotonic() + START, {"messages", "printed"}
     while open_pipes and not state.ended:
         left = deadline - time.monotonic()
         if left <= 0:
-            state.ended = "" if state.final else "time"
+            state.ended = "" if state.final else "wall"
+            return
+        if cancelled():
+            state.ended = "cancelled"
             return
         try:
             name, chunk = heard.get(timeout=min(left, 0.2))
@@ -223,113 +235,19 @@ def _watch(
             state.much += len(chunk)
             state.printed += chunk[: limits.output - len(state.printed)]
         else:
-            seconds = _read(state, chunk, progress, limits)
+            seconds = read(state, chunk)
             deadline = deadline if seconds is None else time.monotonic() + seconds
         if state.much > limits.output or len(state.rest) > LONGEST:
-            state.ended = "output"
+            state.ended = state.ended or "output"
 
 
-def _read_rest(heard: Heard, state: _ProcessState, limits: Limits) -> None:
+def _read_rest(heard: Heard, state: ProcessState) -> None:
     """Read the messages that a killed process had written."""
     open_pipes = 2
+    state.progress = None
     with suppress(queue.Empty):
         while open_pipes:
             name, chunk = heard.get(timeout=GRACE)
             open_pipes -= not chunk
             if name == "messages":
-                _read(state, chunk, None, limits)
-
-
-def _read(state: _ProcessState, chunk: bytes, progress: Progress, limits: Limits) -> float | None:
-    """Process messages; return the new time limit where it changes."""
-    *lines, state.rest = (state.rest + chunk).split(b"\n")
-    seconds = None
-    for line in lines:
-        kind, value = _message(line)
-        if kind != "at":
-            state.final = state.final or ({kind: value} if kind else {})
-            seconds = GRACE if state.final else seconds
-            continue
-        state.stage, state.words = (str(word) for word in value)
-        state.calls += state.stage == "call"
-        if state.stage == "import":
-            seconds = limits.seconds + GRACE
-        if state.stage == "check":
-            state.check = state.words
-            if progress:
-                progress(state.words)
-    return seconds
-
-
-def _message(line: bytes) -> tuple[str, Any]:
-    """One message as kind and value; an empty kind where it is malformed."""
-    try:
-        ((kind, value),) = json.loads(line).items()
-    except (ValueError, AttributeError, RecursionError):
-        return "", None
-    keys = {"en", "zh", "adapter", "memory"}
-    fits: dict[str, Callable[[], bool]] = {
-        "at": lambda: isinstance(value, list) and len(value) == 2,
-        "report": lambda: not faults(value),
-        "raised": lambda: isinstance(value, str),
-        "error": lambda: isinstance(value, dict) and keys <= set(value),
-    }
-    return (kind, value) if kind in fits and fits[kind]() else ("", None)
-
-
-def _error(request: Request, limits: Limits, state: _ProcessState, status: int) -> BadFile:
-    where, name = _where(state, request), request.target
-    if "error" in state.final:
-        error = state.final["error"]
-        if error["memory"]:
-            return no_memory(name, Text("{where}, {memory} MiB", where=where, memory=limits.memory))
-        text = Translated(str(error["en"]), str(error["zh"]))
-        return NotRecognised(text) if error["adapter"] else BadFile(text)
-    if "raised" in state.final:
-        what = Text("raises {error}", error=state.final["raised"])
-    elif state.ended == "output":
-        what = Text("printed more than {output} bytes and was stopped", output=limits.output)
-    elif state.ended:
-        what = Text("was stopped after {seconds:g} s (--time-limit)", seconds=limits.seconds)
-    elif status >= 0:
-        what = Text("ended the process itself, with status {status}", status=status)
-    else:
-        names = {signal_.value: signal_.name for signal_ in signal.Signals}
-        what = Text("crashed with {name}", name=names.get(-status, str(-status)))
-    return Stopped(
-        "target: {name} {what}, {where}; expected it to return; run it with Python alone to see",
-        name=name,
-        what=what,
-        where=where,
-    )
-
-
-def _where(state: _ProcessState, request: Request) -> Text:
-    number = _line(state, request)
-    line = Text(" at line {number}", number=number) if number else Text("")
-    check = state.check or Text("first call")
-    stages = {
-        "start": Text("before it was loaded"),
-        "import": Text("while it was imported{line}", line=line),
-        "construction": Text("while it was constructed{line}", line=line),
-        "check": Text("in the check {check}{line}", check=check, line=line),
-    }
-    return stages.get(state.stage) or Text(
-        "in call {count}, {arguments} ({check}){line}",
-        count=state.calls,
-        arguments=state.words,
-        check=check,
-        line=line,
-    )
-
-
-def _line(state: _ProcessState, request: Request) -> str:
-    """The innermost line of the target's own file in Python's last trace."""
-    path = request.target.rpartition(":")[0]
-    if not path or not (state.ended == "time" or b"Fatal Python error" in state.printed):
-        return ""
-    trace = state.printed.decode("utf-8", "replace")
-    trace = trace[max(trace.rfind("Timeout ("), trace.rfind("Fatal Python error"), 0) :]
-    name = re.escape(str(Path(path).resolve()))
-    result = re.search(rf'File "{name}", line (\d+)', trace)
-    return result[1] if result else ""
+                read(state, chunk)

@@ -1,41 +1,46 @@
 """The child process of `headwise.verify.process`: sets its limits, runs the target, reports.
 
-It writes its stages and the report as lines of JSON; what the target prints goes to stderr.
+It writes its stages and the report as lines of a nonce and JSON; what the target prints goes to
+stderr.
 """
 
 import faulthandler
 import json
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from headwise.errors import HeadwiseError
+from headwise.errors import BadFile, HeadwiseError
 
 LARGEST_FILE = 256 << 20
+ORPHANED = 10.0  # seconds after the limit of the wall time at which no parent is left to stop it
 
 
 Send = Callable[[str, object], None]  # sends one message, its kind and value, to the parent process
 
 
-def _send(stream: TextIO, kind: str, value: object) -> None:
-    stream.write(json.dumps({kind: value}, ensure_ascii=True, allow_nan=False) + "\n")
+def _send(stream: TextIO, nonce: str, kind: str, value: object) -> None:
+    line = json.dumps({kind: value}, ensure_ascii=True, allow_nan=False)
+    stream.write(f"{nonce} {line}\n")
     stream.flush()
 
 
-def main(request: Mapping[str, Any]) -> None:
-    """Verify one target and end the process, with all threads of the target.
+def main(request: dict[str, Any]) -> None:
+    """Verify one target, or search a file, and end the process with all threads of the target.
 
     Args:
-        request: target, name, embed_dim, heads, seed, compiled, seconds and memory.
+        request: the fields of a `Request` and of its `Limits`, and kind, nonce, name and skip.
     """
     with _channel() as stream:
-        send = partial(_send, stream)
+        send = partial(_send, stream, request.pop("nonce"))
         try:
-            report = _report(request, send)
+            result = _TASKS[request["kind"]](request, send)
         except HeadwiseError as error:
             _lift_memory_limit()
             left = isinstance(error.__cause__, SystemExit)
@@ -44,7 +49,7 @@ def main(request: Mapping[str, Any]) -> None:
             _lift_memory_limit()
             send(*_raised(error))
         else:
-            send("report", report)
+            send(request["kind"], result)
     with suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(0)
@@ -58,29 +63,92 @@ def _channel() -> TextIO:
     return os.fdopen(own, "w", encoding="utf-8")
 
 
-def _report(request: Mapping[str, Any], send: Send) -> dict[str, object]:
-    import torch
-
+def _report(request: Mapping[str, Any], send: Send) -> dict[str, Any]:
     from headwise.verify.diagnosis.verdict import verify
-    from headwise.verify.report import data
+    from headwise.verify.process.forbidden import Watch
+    from headwise.verify.process.tampering import changed, snapshot
+    from headwise.verify.report import data, with_forbidden, with_seconds
     from headwise.verify.target import load
+
+    before, watch, clock = snapshot(), Watch(request["forbid"]), _Clock(send)
+    _start(request, send)
+    with watch:
+        target = load(str(request["target"]))
+        send("at", ["construction", ""])
+        options = {key: request[key] for key in ("name", "embed_dim", "heads", "seed", "compiled")}
+        progress, log = clock.check, lambda call: send("at", ["call", call])
+        report = verify(target, **options, progress=progress, watch=log)
+    seconds = clock.seconds()
+    faulthandler.cancel_dump_traceback_later()
+    if replaced := changed(before):
+        raise _replaced(str(request["name"]), replaced)
+    uses = watch.uses(target, str(request["target"]))
+    return with_forbidden(with_seconds(data(report), seconds), uses)
+
+
+def _attentions(request: Mapping[str, Any], send: Send) -> dict[str, Any]:
+    from headwise.verify.process.tampering import changed, snapshot
+    from headwise.verify.submissions.attention_search import attentions
+
+    before, file = snapshot(), str(request["target"])
+    _start(request, send)
+    size = (request["embed_dim"], request["heads"])
+    result = attentions(
+        Path(file),
+        size,
+        request["seed"],
+        skip=request["skip"],
+        progress=lambda name: send("at", ["search", name]),
+    )
+    if replaced := changed(before):
+        raise _replaced(str(request["name"]), replaced)
+    return result
+
+
+_TASKS = {"report": _report, "attentions": _attentions}
+
+
+def _replaced(name: str, replaced: list[str]) -> BadFile:
+    shown = ", ".join(replaced[:4]) + (", …" if replaced[4:] else "")
+    return BadFile(
+        "target: {name} replaces {replaced}, with which it would be judged; leave the functions of "
+        "other packages as they are, and call your own under another name",
+        name=name,
+        replaced=shown,
+    )
+
+
+class _Clock:
+    """The CPU seconds of every check, by its name."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.starts: list[tuple[str, float]] = []
+
+    def check(self, name: str) -> None:
+        self.starts.append((name, time.process_time()))
+        self.send("at", ["check", name])
+
+    def seconds(self) -> dict[str, float]:
+        ends = [*(start for _, start in self.starts[1:]), time.process_time()]
+        pairs = zip(self.starts, ends, strict=False)
+        return {name: round(end - start, 3) for (name, start), end in pairs}
+
+
+def _start(request: Mapping[str, Any], send: Send) -> None:
+    """Set the limits; the time of the target begins."""
+    import torch
 
     torch.set_num_threads(1)  # several threads are slower at these sizes
     _limit(int(request["memory"]) << 20)
     faulthandler.enable()
+    wall = float(request["wall"])
+    if hasattr(signal, "setitimer"):  # the timers end the process where the parent cannot
+        faulthandler.register(signal.SIGPROF, chain=True)
+        signal.setitimer(signal.ITIMER_PROF, float(request["seconds"]))
+        signal.setitimer(signal.ITIMER_REAL, wall + ORPHANED)
     send("at", ["import", ""])
-    faulthandler.dump_traceback_later(float(request["seconds"]), exit=False)
-    target = load(str(request["target"]))
-    send("at", ["construction", ""])
-    options = {key: request[key] for key in ("name", "embed_dim", "heads", "seed", "compiled")}
-    report = verify(
-        target,
-        **options,
-        progress=lambda name: send("at", ["check", name]),
-        watch=lambda call: send("at", ["call", call]),
-    )
-    faulthandler.cancel_dump_traceback_later()
-    return data(report)
+    faulthandler.dump_traceback_later(wall, exit=False)
 
 
 def _raised(error: BaseException | None) -> tuple[str, str]:

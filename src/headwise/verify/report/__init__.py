@@ -4,6 +4,7 @@ The layout is published beside this file, in ``report.schema.json``.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwise import __version__
@@ -54,9 +55,38 @@ def data(report: "Report") -> Data:
     }
 
 
+def with_seconds(report: Data, seconds: Mapping[str, float]) -> Data:
+    """The report with the CPU seconds of each check, by its name."""
+    checks = [{**check, "seconds": seconds.get(check["check"], 0.0)} for check in report["checks"]]
+    return {**report, "checks": checks}
+
+
+def with_forbidden(report: Data, uses: Sequence[Mapping[str, object]]) -> Data:
+    """The report with the uses of what was forbidden; it is not accepted if there is one."""
+    return {**report, "accepted": report["accepted"] and not uses, "forbidden": list(uses)}
+
+
 def unusable(name: str, error: "HeadwiseError") -> Data:
     """The report on a target without a verdict: it hangs, crashes, or is not recognised."""
-    return {**_head(name, "unusable"), "error": both(error.text)}
+    brief = getattr(error, "brief", None)
+    short = {} if brief is None else {"brief": both(brief)}
+    return {**_head(name, "unusable"), "error": both(error.text), **short}
+
+
+SOURCE_FILES = (".py", ".ipynb")
+
+
+def file_and_name(target: str) -> tuple[str, str]:
+    """The file of a target and the name in it; empty where there is none.
+
+    Example:
+        >>> [file_and_name(t) for t in ("a.py:Attention", "a.py", "torch.nn.Linear")]
+        [('a.py', 'Attention'), ('a.py', ''), ('', '')]
+    """
+    if target.endswith(SOURCE_FILES):
+        return target, ""
+    file, _, name = target.rpartition(":")
+    return file, name if file else ""
 
 
 def both(text: Text) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -10,7 +10,14 @@ from xml.sax.saxutils import escape, quoteattr
 
 from headwise.lang import Lang, Text
 from headwise.verify.report import Data
-from headwise.verify.report.report_document import result_of, text_of, verdict
+from headwise.verify.report.annotations import place
+from headwise.verify.report.report_document import (
+    failure_text,
+    forbidden_uses,
+    result_of,
+    text_of,
+    verdict,
+)
 
 Schema = Mapping[str, Any]
 
@@ -144,59 +151,76 @@ FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 """Characters that XML forbids, even escaped."""
 
 
-def junit(report: Data, lang: Lang = "en") -> str:
-    """A whole XML document.
+def junit(reports: Sequence[Data], lang: Lang = "en") -> str:
+    """A whole XML document, with a suite for each target.
+
+    The times are the CPU seconds of the checks, 0 where they were not measured.
 
     Args:
-        report: as `headwise.verify.report.data` or `unusable` makes it.
-        lang: the language of its sentences.
+        reports: as `headwise.verify.report.data` or `unusable` makes them.
+        lang: the language of the sentences.
 
     Source: the shape that Jenkins, GitLab and pytest share: testsuites/testsuite/testcase with
     failure, error or skipped inside.
     """
-    cases = _cases(report, lang)
+    suites = [_cases(report, lang) for report in reports]
+    figures = _figures([case for cases in suites for case in cases], reports)
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>']
+    lines.append(f'<testsuites name="headwise verify" {figures}>')
+    for report, cases in zip(reports, suites, strict=True):
+        head = f"name={_quoted(report['target'])}{_of_file(report)} {_figures(cases, [report])}"
+        lines += [f"<testsuite {head}>", *cases, "</testsuite>"]
+    return "\n".join((*lines, "</testsuites>")) + "\n"
+
+
+def _figures(cases: list[str], reports: Sequence[Data]) -> str:
     tags = {"failures": "<failure", "errors": "<error", "skipped": "<skipped"}
     counts = {name: sum(tag in case for case in cases) for name, tag in tags.items()}
-    figures = " ".join(f'{name}="{n}"' for name, n in {"tests": len(cases), **counts}.items())
-    lines = (
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        f'<testsuites name="headwise verify" {figures} time="0">',
-        f'<testsuite name={_quoted(report["target"])} {figures} time="0">',
-        *cases,
-        "</testsuite>",
-        "</testsuites>",
-    )
-    return "\n".join(lines) + "\n"
+    counts = {"tests": len(cases), **counts}
+    checks = [check for report in reports for check in report.get("checks", ())]
+    seconds = sum(check.get("seconds", 0.0) for check in checks)
+    return " ".join(f'{name}="{n}"' for name, n in counts.items()) + f' time="{seconds:.3f}"'
+
+
+def _of_file(report: Data) -> str:
+    """The attribute with the file of the target; empty for ``package.Name``."""
+    file, _ = place(report)
+    return f" file={_quoted(file)}" if file else ""
 
 
 def _cases(report: Data, lang: Lang) -> list[str]:
+    file, line = place(report)
+    where = f" file={_quoted(file)}" if file else ""
+    case = partial(_case, report["target"], f'{where} line="{line}"' if file and line else where)
+    uses = [_inside("failure", text.to(lang)) for text in forbidden_uses(report)]
+    cases = [
+        case(f"forbidden {use['name']}", inside)
+        for use, inside in zip(report.get("forbidden", ()), uses, strict=True)
+    ]
     if report["status"] == "unusable":
-        return [_case(report, "verify", _inside("error", verdict(report).to(lang)))]
-    checks = report["checks"]
-    cases = [_case(report, check["check"], _outcome(check, report, lang)) for check in checks]
+        return [*cases, case("verify", _inside("error", verdict(report).to(lang)))]
+    cases += [
+        case(check["check"], _outcome(check, report, lang), check.get("seconds", 0.0))
+        for check in report["checks"]
+    ]
     unknown = _inside("failure", Text("how it takes a mask was not understood").to(lang))
-    arguments = report["not_understood"]
-    cases += [_case(report, f"mask argument {argument}", unknown) for argument in arguments]
+    cases += [case(f"mask argument {argument}", unknown) for argument in report["not_understood"]]
     if report["not_compared"] is not None:
         message = text_of(report["not_compared"]).to(lang)
-        cases.append(_case(report, "numbers", _inside("error", message)))
+        cases.append(case("numbers", _inside("error", message)))
     return cases
 
 
 def _outcome(check: Data, report: Data, lang: Lang) -> str:
     if check["passed"]:
         return "" if check["trials"] else "<skipped/>"
-    question = text_of(check["question"]).to(lang)
-    lines = [question, result_of(check).to(lang)]
-    for group in report["mistakes"]:
-        lines += [f"{m['name']}: {text_of(m['says']).to(lang)}\n{m['right']}" for m in group]
-    lines += [check["smallest"]] if check["smallest"] else []
     kind = "error" if check["raised"] else "failure"
-    return _inside(kind, result_of(check).to(lang), "\n\n".join(lines))
+    return _inside(kind, result_of(check).to(lang), failure_text(check, report).to(lang))
 
 
-def _case(report: Data, name: str, inside: str) -> str:
-    head = f'<testcase classname={_quoted(report["target"])} name={_quoted(name)} time="0"'
+def _case(target: str, where: str, name: str, inside: str, seconds: float = 0.0) -> str:
+    head = f"<testcase classname={_quoted(target)} name={_quoted(name)}{where}"
+    head += f' time="{seconds:.3f}"'
     return f"{head}>{inside}</testcase>" if inside else f"{head}/>"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headwise.document import Block, Code, Document, Heading, Notice, Paragraph, Table
-from headwise.lang import Text, Translated, same
+from headwise.lang import Text, Translated, joined, same
 from headwise.verify.report import SCHEMA, Data, finding_data
 from headwise.verify.target import EXAMPLE, RUNS_CODE
 
@@ -34,12 +34,13 @@ def document(report: Data) -> Document:
     title = Text("verify {target}", target=report["target"])
     if report["status"] == "unusable":
         return Document(title, (Notice(good=False, text=verdict(report)),))
-    blocks: list[Block] = [Notice(report["accepted"], verdict(report))]
+    uses = [Notice(good=False, text=text) for text in forbidden_uses(report)]
+    blocks: list[Block] = [*uses, Notice(report["status"] == "accepted", verdict(report))]
     for group in report["mistakes"]:
         if len(group) > 1:
             blocks.append(Paragraph(_TOGETHER))
         for mistake in group:
-            blocks += _explained(mistake)
+            blocks += explained(mistake)
     if len(report["mistakes"]) > 1:
         blocks.append(Paragraph(_AMBIGUOUS))
     if report["not_compared"] is not None:
@@ -69,7 +70,7 @@ def verdict(report: Data) -> Text:
         return Text("not verified: {error}", error=error)
     trials = sum(finding["trials"] for finding in report["checks"])
     unknown = ", ".join(report["not_understood"])
-    if report["accepted"]:
+    if report["status"] == "accepted":
         return Text(
             "accepted: equal to the oracle and to PyTorch within rounding, in {trials} trials",
             trials=trials,
@@ -100,11 +101,51 @@ def verdict(report: Data) -> Text:
     )
 
 
+def forbidden_uses(report: Data) -> list[Text]:
+    """A sentence for every use of what is forbidden."""
+    return [_forbidden_use(use) for use in report.get("forbidden", ())]
+
+
+def _forbidden_use(use: Data) -> Text:
+    name, place, line = use["name"], f"{use['file']}:{use['line']}", use["text"]
+    if use["how"] == "target":
+        return Text("is, or is derived from, {name}, which is forbidden", name=name)
+    if use["how"] == "runs":
+        return Text(
+            "uses {name}, which is forbidden, at {place}: {line}", name=name, place=place, line=line
+        )
+    return Text(
+        "names {name}, which is forbidden, at {place}, but did not run it: {line}",
+        name=name,
+        place=place,
+        line=line,
+    )
+
+
 def result_of(finding: Data) -> Text:
     """One-line result of a check."""
     if finding["failed"]:
         return Text("fails: {failed}", failed=finding["failed"])
     return Text("passes") if finding["trials"] else Text("not tried")
+
+
+def failure_text(finding: Data, report: Data) -> Text:
+    """Why a check fails: what must hold, the mistakes, and the smallest input."""
+    parts = [text_of(finding["question"]), result_of(finding)]
+    for group in report["mistakes"]:
+        parts += [mistake_text(mistake) for mistake in group]
+    parts += [same(finding["smallest"])] if finding["smallest"] else []
+    return joined(same("\n\n"), parts)
+
+
+def mistake_text(mistake: Data) -> Text:
+    """A mistake in words, and the right code."""
+    return Text(
+        "{name}: {description}\n{right}",
+        name=mistake["name"],
+        description=text_of(mistake["says"]),
+        right=mistake["right"],
+    )
 
 
 def figure(finding: Data, name: str) -> str:
@@ -126,7 +167,8 @@ def _failed(report: Data) -> list[Data]:
     return [finding for finding in report["checks"] if not finding["passed"]]
 
 
-def _explained(mistake: Data) -> list[Block]:
+def explained(mistake: Data) -> list[Block]:
+    """A mistake in words, its most likely line, and the wrong and the right code."""
     name, description, line = mistake["name"], text_of(mistake["says"]), mistake["line"]
     blocks: list[Block] = [
         Paragraph(Text("{name}: {description}", name=name, description=description))

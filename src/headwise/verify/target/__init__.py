@@ -86,7 +86,7 @@ def load(target: str) -> object:
             nothing that can be called.
     """
     path, colon, name = target.rpartition(":")
-    result = _attribute(_from_file(Path(path)), name, path) if colon else _dotted(target)
+    result = _attribute(load_file(Path(path)), name, path) if colon else _dotted(target)
     if not callable(result):
         raise BadFile(
             "target: {target} is {found_type}, expected a class, a function or a module",
@@ -96,7 +96,8 @@ def load(target: str) -> object:
     return result
 
 
-def _from_file(path: Path) -> ModuleType:
+def load_file(path: Path) -> ModuleType:
+    """The module of a Python file. This runs its code."""
     if not path.is_file() or path.suffix != ".py":
         raise BadFile("target: {path} is no Python file; write path/to/file.py:Name", path=path)
     spec = importlib.util.spec_from_file_location(f"headwise_target_{path.stem}", path)

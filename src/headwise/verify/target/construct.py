@@ -50,6 +50,13 @@ def make(cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0)
     Raises:
         BadFile: if a required argument has an unknown name, or the constructor raises.
     """
+    return _made(cls, arguments_of(cls, embed_dim, heads, dropout))
+
+
+def arguments_of(
+    cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0
+) -> dict[str, object]:
+    """The arguments that `make` constructs a class with; raises `BadFile` as it does."""
     arguments = {}
     for name, parameter in inspect.signature(cls).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -65,7 +72,7 @@ def make(cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0)
                 class_name=cls.__name__,
             )
             raise not_recognised(reason)
-    return _made(cls, arguments)
+    return arguments
 
 
 def made(target: object, embed_dim: int, heads: int) -> nn.Module:

@@ -48,6 +48,7 @@ class ModuleRunner(Runner):
         probed: whether its parameters were identified by their effect, not by their names.
         norms: the norms around the attention in the same module, which are bypassed.
         residual: whether its input is added to its output; it is subtracted again.
+        cls: the class that `make` constructs; None for an instance.
     """
 
     make: Callable[[float], nn.Module]
@@ -63,6 +64,7 @@ class ModuleRunner(Runner):
     probed: bool = False
     norms: tuple[str, ...] = ()
     residual: bool = False
+    cls: type[nn.Module] | None = None
 
     @property
     def lacks(self) -> frozenset[str]:
@@ -117,7 +119,9 @@ def of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> M
         return sized(make(cls, embed_dim, heads, dropout), name, embed_dim)
 
     either = "batch_first" not in inspect.signature(cls).parameters
-    return _of_module(instance, name, weights, heads, drops=takes_dropout(cls), either_order=either)
+    drops = takes_dropout(cls)
+    found = _of_module(instance, name, weights, heads, drops=drops, either_order=either)
+    return replace(found, cls=cls)
 
 
 def sized(module: nn.Module, name: str, embed_dim: int) -> nn.Module:

@@ -9,12 +9,12 @@ from typing import Any
 
 import headwise
 from headwise.document import Block, Document, Heading, Paragraph, Table
+from headwise.document.csv_text import Column
+from headwise.document.csv_text import as_csv as table_as_csv
 from headwise.heads.ablation.experiment.experiment import AblationResult
 from headwise.heads.ablation.loss_effects import CONFIDENCE, Interval
 from headwise.heads.ablation.methods import Method
 from headwise.heads.corpus.probe import TIMES, TOKENS
-from headwise.heads.inspection_export import Column
-from headwise.heads.inspection_export import as_csv as table_as_csv
 from headwise.heads.inspection_export import written as as_text
 from headwise.heads.inspection_report import Row, of_the_model, written
 from headwise.lang import Text, same

@@ -1,0 +1,1 @@
+"""What is wrong with a claim, why, and what follows from it."""

@@ -1,0 +1,244 @@
+"""What the process of a target has reported, and the error that it ends as.
+
+Every message is a line, the nonce of the run and a JSON object. The nonce is unknown to the target;
+a report without it, or on another target, is refused.
+"""
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headwise import __version__
+from headwise.errors import BadFile
+from headwise.lang import Text, Translated
+from headwise.verify.report import file_and_name
+from headwise.verify.report.formats import faults
+from headwise.verify.target import NotRecognised, no_memory
+
+GRACE = 2.0  # seconds for a process that has run out of time to report its position
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a target.
+
+    Attributes:
+        seconds: CPU time, from its import to the end of the last check, so that a busy machine
+            judges as an idle one does.
+        memory: MiB beside what Python and PyTorch take.
+        output: bytes that it may print.
+        wall: seconds of wall time, for a target that waits; None for `WALL` times the CPU time.
+    """
+
+    seconds: float = 120.0
+    memory: int = 4096
+    output: int = 1 << 20
+    wall: float | None = None
+
+    @property
+    def wall_seconds(self) -> float:
+        """The limit of the wall time."""
+        return WALL * self.seconds if self.wall is None else self.wall
+
+
+WALL = 5.0
+"""Wall seconds for every CPU second that a target may take, where no other limit is given."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A target, ``file.py:Name`` or ``package.Name``, and the options of `verify`.
+
+    `forbid` has the dotted names that the target may not use, see
+    `headwise.verify.process.forbidden`.
+    """
+
+    target: str
+    embed_dim: int = 15
+    heads: int = 3
+    seed: int = 0
+    compiled: bool = False
+    forbid: tuple[str, ...] = ()
+
+
+class Stopped(BadFile):
+    """A target that ended or was stopped before it produced a report.
+
+    `brief` says what happened without the place, which differs from run to run.
+    """
+
+    brief: Text | None = None
+
+
+@dataclass
+class ProcessState:
+    """The state of the process; `printed` is cut at the limit, `much` counts all bytes.
+
+    `ended` is why it was stopped: "wall", "output", "cancelled" or "refused"; empty if it was not.
+    """
+
+    request: Request
+    limits: Limits
+    nonce: str
+    progress: Callable[[str], None] | None = None
+    skip: tuple[str, ...] = ()
+    stage: str = "start"
+    words: str = ""
+    calls: int = 0
+    check: str = ""
+    final: dict[str, Any] = field(default_factory=dict)
+    printed: bytearray = field(default_factory=bytearray)
+    much: int = 0
+    ended: str = ""
+    refused: Text = field(default_factory=lambda: Text(""))
+    rest: bytes = b""
+
+
+def read(state: ProcessState, chunk: bytes) -> float | None:
+    """Process messages; return the new limit of the wall time where it changes."""
+    *lines, state.rest = (state.rest + chunk).split(b"\n")
+    seconds = None
+    for line in lines:
+        kind, value = _message(state, line)
+        if kind != "at":
+            state.final = state.final or ({kind: value} if kind else {})
+            seconds = GRACE if state.final else seconds
+            continue
+        state.stage, state.words = (str(word) for word in value)
+        state.calls += state.stage == "call"
+        if state.stage == "import":
+            seconds = state.limits.wall_seconds + GRACE
+        if state.stage in ("check", "search"):
+            state.check = state.words
+            if state.progress:
+                state.progress(state.words)
+    return seconds
+
+
+def _message(state: ProcessState, line: bytes) -> tuple[str, Any]:
+    """One message as kind and value; an empty kind where it is malformed or refused."""
+    nonce, _, content = line.partition(b" ")
+    own = nonce == state.nonce.encode()
+    try:
+        ((kind, value),) = json.loads(content if own else line).items()
+    except (ValueError, AttributeError, RecursionError):
+        return "", None
+    keys = {"en", "zh", "adapter", "memory"}
+    fits: dict[str, Callable[[], bool]] = {
+        "at": lambda: isinstance(value, list) and len(value) == 2,
+        "report": lambda: not faults(value),
+        "attentions": lambda: isinstance(value, dict),
+        "raised": lambda: isinstance(value, str),
+        "error": lambda: isinstance(value, dict) and keys <= set(value),
+    }
+    if kind not in fits or not fits[kind]():
+        return "", None
+    wrong = _foreign(state.request, value) if kind == "report" else ""
+    if wrong or not own:
+        what = Text("a report on {target}", target=wrong) if wrong else Text("a message of its own")
+        state.ended, state.refused = "refused", what
+        return "", None
+    return kind, value
+
+
+def _foreign(request: Request, report: dict[str, Any]) -> str:
+    """What a report is on where it is not on the target of the request; empty where it is."""
+    names = ("target", "embed_dim", "heads", "seed", "headwise")
+    sizes = (request.embed_dim, request.heads, request.seed)
+    expected = dict(zip(names, (request.target, *sizes, __version__), strict=True))
+    got = {name: report.get(name, expected[name]) for name in names}
+    return "" if got == expected else ", ".join(f"{value}" for value in got.values())[:200]
+
+
+def error_of(state: ProcessState, status: int) -> BadFile:
+    """The error for a process that has ended, with this status, without a report."""
+    where, name = _where(state), state.request.target
+    if "error" in state.final:
+        error = state.final["error"]
+        if error["memory"]:
+            memory = state.limits.memory
+            return no_memory(name, Text("{where}, {memory} MiB", where=where, memory=memory))
+        text = Translated(str(error["en"]), str(error["zh"]))
+        return NotRecognised(text) if error["adapter"] else BadFile(text)
+    if state.ended == "refused":
+        return Stopped(
+            "target: {name} wrote {what} where headwise writes its report; the report is refused; "
+            "remove what writes to the file descriptors of the process",
+            name=name,
+            what=state.refused,
+        )
+    what = _end(state, status)
+    error = Stopped(
+        "target: {name} {what}, {where}; expected it to return; run it with Python alone to see",
+        name=name,
+        what=what,
+        where=where,
+    )
+    error.brief = Text("{name} {what}", name=name, what=what)
+    return error
+
+
+def _end(state: ProcessState, status: int) -> Text:
+    """How a process ended that did not return."""
+    limits = state.limits
+    if "raised" in state.final:
+        return Text("raises {error}", error=state.final["raised"])
+    if state.ended == "output":
+        return Text("printed more than {output} bytes and was stopped", output=limits.output)
+    if state.ended == "cancelled":
+        return Text("was stopped with headwise itself")
+    if out_of_cpu(status):
+        return Text(
+            "was stopped after {seconds:g} s of CPU time (--time-limit)", seconds=limits.seconds
+        )
+    if state.ended:
+        return Text("was stopped after {seconds:g} s (--wall-limit)", seconds=limits.wall_seconds)
+    if status >= 0:
+        return Text("ended the process itself, with status {status}", status=status)
+    names = {signal_.value: signal_.name for signal_ in signal.Signals}
+    return Text("crashed with {name}", name=names.get(-status, str(-status)))
+
+
+def out_of_cpu(status: int) -> bool:
+    """Whether a process was ended by the timer of its CPU time."""
+    return hasattr(signal, "SIGPROF") and status == -signal.SIGPROF
+
+
+def _where(state: ProcessState) -> Text:
+    number = _line(state)
+    line = Text(" at line {number}", number=number) if number else Text("")
+    check = state.check or Text("first call")
+    stages = {
+        "start": Text("before it was loaded"),
+        "import": Text("while it was imported{line}", line=line),
+        "construction": Text("while it was constructed{line}", line=line),
+        "check": Text("in the check {check}{line}", check=check, line=line),
+        "search": Text("while {name} in it was tried{line}", name=check, line=line),
+    }
+    return stages.get(state.stage) or Text(
+        "in call {count}, {arguments} ({check}){line}",
+        count=state.calls,
+        arguments=state.words,
+        check=check,
+        line=line,
+    )
+
+
+TRACES = ("Timeout (", "Fatal Python error", "Current thread ", "Stack (most recent")
+"""How the traces that Python writes when a process is ended begin."""
+
+
+def _line(state: ProcessState) -> str:
+    """The innermost line of the target's own file in Python's last trace."""
+    path, _ = file_and_name(state.request.target)
+    trace = state.printed.decode("utf-8", "replace")
+    start = max(map(trace.rfind, TRACES))
+    if not path or start < 0:
+        return ""
+    name = re.escape(str(Path(path).resolve()))
+    result = re.search(rf'File "{name}", line (\d+)', trace[start:])
+    return result[1] if result else ""

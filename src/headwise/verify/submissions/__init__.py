@@ -1,0 +1,192 @@
+"""Verify many targets: files, folders and patterns, in parallel, each in a process of its own.
+
+sources            the files that arguments name
+attention_search   which classes and functions of a file are attention
+journal            results that survive a run that is killed
+results            the table of all of them, as CSV and as a document
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from headwise.document.text_format import clean
+from headwise.errors import BadFile, BadValue, HeadwiseError
+from headwise.lang import Text, joined, same
+from headwise.verify.process import Limits, Request, Stopped, isolated, search
+from headwise.verify.process.forbidden import resolve
+from headwise.verify.report import Data, unusable
+from headwise.verify.report.report_document import text_of
+from headwise.verify.submissions.journal import Journal
+from headwise.verify.submissions.results import Results
+from headwise.verify.submissions.sources import expanded, is_file
+from headwise.verify.target import NotRecognised, without_example
+
+__all__ = ["Results", "verify_all"]
+
+SEARCH_SECONDS = 60.0
+"""The most CPU time that the search of one file may take."""
+
+MOST_HANGING = 4
+"""How many names of a file may end the search before it is given up."""
+
+Progress = Callable[[int, int], None]
+
+
+def verify_all(
+    targets: Iterable[str | os.PathLike[str]],
+    *,
+    request: Request | None = None,
+    limits: Limits | None = None,
+    jobs: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    progress: Progress = lambda _done, _total: None,
+) -> Results:
+    """Verify every attention of some files, each in a process of its own.
+
+    What hangs, crashes or does not load gets a row of its own and ends none of the others.
+
+    Args:
+        targets: ``file.py:Name`` and ``package.Name``, files whose attentions are searched,
+            folders, and patterns.
+        request: the sizes, the seed and what is forbidden; its target is not read.
+        limits: what each target may use.
+        jobs: how many run at the same time; default: one for each CPU.
+        journal: a file to which each result is added at once, and from which those of an earlier
+            run are taken, if files, options and versions are the same.
+        progress: called with the number of files that are done, and of all.
+
+    Raises:
+        BadFile: if there is no such file, or the journal cannot be written.
+        BadValue: if `jobs` is below 1, or a forbidden name cannot be imported.
+
+    Example:
+        >>> results = verify_all(["torch.nn.MultiheadAttention"])
+        >>> [(report["target"], report["status"]) for report in results.reports]
+        [('torch.nn.MultiheadAttention', 'accepted')]
+    """
+    if jobs is not None and jobs < 1:
+        raise BadValue("jobs: expected 1 or more, got {jobs}", jobs=jobs)
+    request = Request("") if request is None else request
+    limits = Limits() if limits is None else limits
+    for name in request.forbid:
+        resolve(name)
+    items = expanded(targets)
+    kept = Journal(None if journal is None else Path(journal), request, limits)
+    run = _Run(request, limits, kept)
+    done: dict[str, _Item] = {}
+    with ThreadPoolExecutor(jobs or available_cpus(), "headwise-verify") as pool:
+        futures = {pool.submit(run.item, item): item for item in items}
+        try:
+            for future in as_completed(futures):
+                done[futures[future]] = future.result()
+                progress(len(done), len(items))
+        except BaseException:
+            run.stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    ordered = [done[item] for item in items]
+    searches = {name: found for name, (found, _) in zip(items, ordered, strict=True) if found}
+    return Results(tuple(report for _, reports in ordered for report in reports), searches)
+
+
+def available_cpus() -> int:
+    """The number of CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_Item = tuple[Data | None, list[Data]]
+"""What the search of a file found, or None for a target, and the reports."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What every worker needs."""
+
+    request: Request
+    limits: Limits
+    journal: Journal
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def item(self, item: str) -> _Item:
+        """The reports on a target, or on every attention of a file."""
+        if not is_file(item):
+            return None, [self.report(item)]
+        found = self.journal.get("attentions", item, lambda: self.searched(item))
+        if "failed" in found:
+            return None, [found["failed"]]
+        names = [f"{item}:{name}" for name in found["found"]]
+        reports = [self.report(name) for name in names]
+        reports += [_refused(item, one) for one in found["refused"]]
+        reports += found["ended"]
+        if not reports:
+            reports = [_unusable(item, _nothing_found(item, found))]
+        return found, reports
+
+    def report(self, target: str) -> Data:
+        """The report on one target, of whatever kind."""
+
+        def make() -> Data:
+            request = replace(self.request, target=target)
+            try:
+                return isolated(request, self.limits, cancelled=self.stop.is_set)
+            except HeadwiseError as error:
+                if self.stop.is_set():
+                    raise
+                return _unusable(target, error)
+
+        return self.journal.get("report", target, make)
+
+    def searched(self, file: str) -> Data:
+        """The attentions of a file, as `attentions` returns them.
+
+        `ended` has the reports on those that ended the search, `failed` the report on the file
+        where it ended it itself.
+        """
+        limits = replace(self.limits, seconds=min(self.limits.seconds, SEARCH_SECONDS))
+        ended: dict[str, Data] = {}
+        while True:
+            tried: list[str] = []
+            try:
+                found = search(
+                    Path(file),
+                    self.request,
+                    limits,
+                    skip=tuple(ended),
+                    progress=tried.append,
+                    cancelled=self.stop.is_set,
+                )
+            except HeadwiseError as error:
+                if self.stop.is_set():
+                    raise
+                if not isinstance(error, Stopped) or not tried or len(ended) == MOST_HANGING:
+                    failed = _unusable(file, error)
+                    return {"found": [], "refused": [], "others": [], "failed": failed}
+                ended[tried[-1]] = _unusable(f"{file}:{tried[-1]}", error)
+            else:
+                return {**found, "ended": list(ended.values())}
+
+
+def _unusable(target: str, error: HeadwiseError) -> Data:
+    return unusable(target, without_example(error) if isinstance(error, NotRecognised) else error)
+
+
+def _refused(file: str, item: Data) -> Data:
+    return unusable(f"{file}:{item['name']}", BadFile(text_of(item["why"])))
+
+
+def _nothing_found(file: str, found: Data) -> BadFile:
+    tried = [
+        Text("{name}: {why}", name=item["name"], why=text_of(item["why"]))
+        for item in found["others"][:4]
+    ]
+    return BadFile(
+        "target: {file} has no attention that is recognised ({tried}); name it, as in {file}:Name",
+        file=clean(file),
+        tried=joined(same("; "), tried) if tried else Text("no class or function is defined in it"),
+    )

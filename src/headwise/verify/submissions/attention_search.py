@@ -1,0 +1,264 @@
+"""Find the attentions of a file: which of its classes, modules and functions are attention.
+
+Each is called. An attention returns an output of its input's shape in which a token depends on
+other tokens, by way of a number for every pair of tokens or of a fused attention. Of those that use
+one another only one remains: a layer gives way to the attention in it, and a head, or a function of
+q, k and v, to the attention that is made of it.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+
+from headwise.errors import HeadwiseError
+from headwise.lang import Text
+from headwise.verify.checks import LENGTH
+from headwise.verify.diagnosis import record
+from headwise.verify.oracle.jobs import Job, self_job
+from headwise.verify.process.forbidden import operator_called
+from headwise.verify.process.tampering import names_in
+from headwise.verify.report import both
+from headwise.verify.target import NotRecognised, load_file, one_line, without_example
+from headwise.verify.target.conventions import Conventions, OutOfMemory, no_log
+from headwise.verify.target.discovery import black_box, find_conventions
+from headwise.verify.target.runners import runner
+
+SUGGESTS_ATTENTION = re.compile(
+    r"(?i)att(entio)?n|mh[as]a?\b|mha|mqa|gqa|softmax|scaled_dot_product"
+)
+"""Words in the source of what cannot be called; only these make it a refused attention."""
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """A class, module or function of the file."""
+
+    name: str
+    value: Any
+
+    @property
+    def is_class(self) -> bool:
+        return isinstance(self.value, type)
+
+    def ran_in(self, trial: "_Trial") -> bool:
+        """Whether it ran, or a module of its class did."""
+        code = self.value.__code__ if isinstance(self.value, FunctionType) else self.value
+        return code in trial.ran
+
+    @property
+    def source(self) -> str:
+        """Its source; empty for a module, and where it cannot be read."""
+        with suppress(OSError, TypeError):
+            return inspect.getsource(self.value)
+        return ""
+
+    @property
+    def names_used(self) -> set[str]:
+        """The names that its code reads."""
+        members = vars(self.value).values() if self.is_class else (self.value,)
+        return names_in([f.__code__ for f in members if isinstance(f, FunctionType)])
+
+
+@dataclass(eq=False)
+class _Trial:
+    """What a run of a candidate showed.
+
+    Attributes:
+        ran: the code of every function, and the class of every module, that ran.
+        whole: the classes of the modules with weights whose output had the shape of the input.
+        fused: whether a fused attention ran.
+    """
+
+    ran: set[object] = field(default_factory=set)
+    whole: set[type] = field(default_factory=set)
+    fused: bool = False
+
+
+def attentions(
+    file: Path,
+    size: tuple[int, int],
+    seed: int = 0,
+    *,
+    skip: Sequence[str] = (),
+    progress: Callable[[str], None] = no_log,
+) -> Found:
+    """The attentions of a file. This runs its code, and calls its classes and functions.
+
+    Args:
+        file: a file of Python.
+        size: E and H to try them with.
+        seed: of inputs and weights.
+        skip: names that are not tried.
+        progress: called with each name before it is tried.
+
+    Returns:
+        `found`, the names of the attentions in their order in the file; `refused`, those that look
+        like one and could not be called, with `name` and `why`; `others`, likewise, what is none.
+
+    Raises:
+        BadFile: if the file does not load.
+    """
+    module = load_file(file)
+    candidates = [c for c in _candidates(module) if c.name not in skip]
+    trials: dict[_Candidate, _Trial] = {}
+    why: dict[str, Text] = {}
+    refused: list[_Candidate] = []
+    for candidate in candidates:
+        progress(candidate.name)
+        try:
+            result = _tried(candidate, size, seed)
+        except HeadwiseError as error:
+            short = without_example(error) if isinstance(error, NotRecognised) else error
+            why[candidate.name] = short.text
+            refused.append(candidate)
+        except (Exception, SystemExit, OutOfMemory) as error:
+            why[candidate.name] = Text("raises {error}", error=one_line(error))
+            refused.append(candidate)
+        else:
+            if isinstance(result, Text):
+                why[candidate.name] = result
+            else:
+                trials[candidate] = result
+    nested = _nested(trials)
+    why |= nested
+    found = [candidate for candidate in trials if candidate.name not in nested]
+    likely = [candidate for candidate in refused if _suggests(candidate)]
+    missing = [c for c in likely if not _belongs(c, [*found, *likely], trials)]
+    names, lost = [c.name for c in found], {c.name for c in missing}
+    listed = {name: {"name": name, "why": both(text)} for name, text in why.items()}
+    return {
+        "found": names,
+        "refused": [item for name, item in listed.items() if name in lost],
+        "others": [item for name, item in listed.items() if name not in lost],
+    }
+
+
+def _candidates(module: ModuleType) -> Iterator[_Candidate]:
+    """The public classes and functions that a module defines, then its modules."""
+    own = [(name, value) for name, value in vars(module).items() if not name.startswith("_")]
+    for name, value in own:
+        defined = getattr(value, "__module__", None) == module.__name__
+        cls = isinstance(value, type) and issubclass(value, nn.Module)
+        if defined and (cls or isinstance(value, FunctionType)):
+            yield _Candidate(name, value)
+    for name, value in own:
+        if isinstance(value, nn.Module):
+            yield _Candidate(name, value)
+
+
+def _tried(candidate: _Candidate, size: tuple[int, int], seed: int) -> _Trial | Text:
+    """What its run shows, or why it is no attention; raises where it cannot be called."""
+    target, name = candidate.value, candidate.name
+    found: Conventions | None
+    try:
+        found = find_conventions(runner(target, name, *size), *size, seed)
+    except NotRecognised as error:
+        found = black_box(target, name, size, seed, error, no_log)
+        if found is None:
+            raise
+    job = self_job(*size, length=LENGTH, seed=seed)
+    job = job.fitted(found.runner.lacks, found.runner.groups)
+    masks = found.masks(job) or {}
+
+    def run(own: Job) -> Tensor:
+        return found.runner.run(own, masks).output.detach()
+
+    other = job.with_input(_with_another_token(job.query))
+    changed = (run(job) != run(other)).flatten(2).any(-1)[0]
+    changed[LENGTH // 2] = False
+    if not bool(changed.any()):
+        return Text("no token depends on another")
+    pairs = [_pairwise(record(partial(run, own))) for own in (job, other)]
+    with _observed(job) as trial:
+        run(job)
+    of_pairs = any(not torch.equal(a, b) for a, b in zip(*pairs, strict=False))
+    arrays = isinstance(target, FunctionType) and not pairs[0]
+    if not (of_pairs or trial.fused or arrays):
+        return Text("it computes no number for each pair of tokens")
+    return trial
+
+
+def _with_another_token(x: Tensor) -> Tensor:
+    other = x.clone()
+    other[0, LENGTH // 2] += 1
+    return other
+
+
+def _pairwise(seen: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors with an entry for each pair of tokens."""
+    return [tensor for tensor in seen if list(tensor.shape).count(LENGTH) >= 2]
+
+
+@contextmanager
+def _observed(job: Job) -> Iterator[_Trial]:
+    """What runs inside the context."""
+    trial = _Trial()
+
+    def profile(frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            trial.ran.add(frame.f_code)
+        trial.fused = trial.fused or "attention" in operator_called(frame, event, arg)
+
+    def hook(module: nn.Module, _inputs: object, output: object) -> None:
+        trial.ran.add(type(module))
+        tensors = output if isinstance(output, tuple | list) else (output,)
+        sizes = [tuple(t.shape) for t in tensors if isinstance(t, Tensor)]
+        batch, length, embed_dim = job.query.shape
+        whole = (batch, length, embed_dim) in sizes or (length, batch, embed_dim) in sizes
+        if whole and any(True for _ in module.parameters()):
+            trial.whole.add(type(module))
+
+    handle = register_module_forward_hook(hook)
+    sys.setprofile(profile)
+    try:
+        yield trial
+    finally:
+        sys.setprofile(None)
+        handle.remove()
+
+
+def _nested(trials: Mapping[_Candidate, _Trial]) -> dict[str, Text]:
+    """For every attention that gives way to another, by its name, why."""
+    result = {}
+    classes = {c.value: c.name for c in trials if c.is_class}
+    for outer, trial in trials.items():
+        own = type(outer.value)
+        if own in classes:
+            result[outer.name] = Text("is an instance of {name}", name=classes[own])
+            continue
+        for inner in trials:
+            if inner is outer or not inner.ran_in(trial):
+                continue
+            if inner.value in trial.whole:
+                result[outer.name] = Text("contains {name}", name=inner.name)
+            else:
+                result[inner.name] = Text("is a part of {name}", name=outer.name)
+    return result
+
+
+def _suggests(candidate: _Candidate) -> bool:
+    """Whether the name or the source of what cannot be called speaks of attention."""
+    texts = [candidate.name, candidate.source if candidate.is_class else ""]
+    return any(SUGGESTS_ATTENTION.search(text) for text in texts)
+
+
+def _belongs(
+    candidate: _Candidate, others: Sequence[_Candidate], trials: Mapping[_Candidate, _Trial]
+) -> bool:
+    """Whether what cannot be called ran inside one of the others, or uses one."""
+    if any(candidate.ran_in(trials[other]) for other in others if other in trials):
+        return True
+    return bool(candidate.names_used & {c.name for c in others if c is not candidate})

@@ -1,0 +1,94 @@
+"""The snippets of a report run where headwise is not installed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from headwise.verify import verify
+from headwise.verify.diagnosis.snippet_source import constructor_call, literal, loading
+from headwise.verify.target import load
+
+TARGETS = Path(__file__).parent / "targets"
+BLOCKED = "import sys\nsys.modules['headwise'] = None\n"
+
+COMPARED = """
+results = result if isinstance(result, tuple) else (result,)
+result = next(item for item in results if item.shape == exact.shape)
+assert bool((result - exact).abs().max() > 1e-4)
+"""
+
+KINDS = {
+    "a class": "wrong.py:no_scale",
+    "a function": "wrong.py:no_scale_function",
+    "norms around it": "corpus/around.py:PostNormNoScale",
+    "a config": "corpus/around.py:CachedOverQueries",
+}
+
+
+@pytest.mark.parametrize("name", KINDS.values(), ids=KINDS)
+def test_a_snippet_names_no_headwise(name: str) -> None:
+    target = f"{TARGETS / name}"
+    report = verify(load(target), target)
+    assert report.smallest
+    for code in report.smallest.values():
+        assert "headwise" not in code.replace(str(TARGETS), "")
+        assert "sys.path.insert(0, " in code
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS.values(), ids=KINDS)
+def test_a_snippet_runs_without_headwise_and_shows_the_difference(name: str) -> None:
+    target = f"{TARGETS / name}"
+    for code in set(verify(load(target), target).smallest.values()):
+        words = [sys.executable, "-c", BLOCKED + code + COMPARED]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_file_whose_name_is_that_of_a_module_is_run_by_its_path(tmp_path: Path) -> None:
+    for name in ("math", "not-a-name"):
+        file = tmp_path / f"{name}.py"
+        file.write_text("def f(x):\n    return x + 1\n")
+        lines, call = loading(f"{file}:f")
+        names: dict = {}
+        exec("\n".join((*lines, f"result = {call}(1)")), names)  # noqa: S102 (our own)
+        assert names["result"] == 2
+
+
+def test_a_file_of_a_package_is_imported_from_it(tmp_path: Path) -> None:
+    package = tmp_path / "some_package_of_mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    lines, call = loading(f"{package / 'attention.py'}:Attention")
+    assert lines[1:] == [
+        f"sys.path.insert(0, {str(tmp_path)!r})",
+        "from some_package_of_mine.attention import Attention",
+    ]
+    assert call == "Attention"
+
+
+def test_a_config_has_what_the_class_reads() -> None:
+    from types import SimpleNamespace
+
+    class Reads(nn.Module):
+        def __init__(self, config, bias):
+            super().__init__()
+            self.size = config.n_embd
+
+    config = SimpleNamespace(n_embd=15, n_head=3)
+    lines, call = constructor_call(Reads, {"config": config, "bias": True}, "Reads")
+    assert lines == ["from types import SimpleNamespace"]
+    assert call == "Reads(config=SimpleNamespace(n_embd=15), bias=True)"
+
+
+def test_literals_are_values_again() -> None:
+    import torch
+
+    for value in (torch.tensor([1.5, -torch.inf]), torch.full((2, 3), 0.1), (True, None), "word"):
+        again = eval(literal(value), {"torch": torch})  # noqa: S307 (our own)
+        assert str(again) == str(value)
+    for value in (torch.float64, torch.device("cpu")):
+        assert eval(literal(value), {"torch": torch}) == value  # noqa: S307 (our own)
