@@ -202,10 +202,24 @@ FAULTS = (
         "text",
     ),
     Fault(
+        "document",
+        "HTML: scripts and styles are read as text (missing guard)",
+        r', "rt", "rp", \*RAW_TEXT\}',
+        ', "rt", "rp"}',
+        "document/reading",
+    ),
+    Fault(
         "explain",
         "the bias of V is used for K (arguments swapped)",
-        r'(?<=bias = getattr\(weights, name\), )getattr\(weights, f"\{name\}_bias"\)',
-        """getattr(weights, f"{'v' if name == 'k' else name}_bias")""",
+        r'(?<=bias = getattr\(self, name\), )getattr\(self, f"\{name\}_bias"\)',
+        """getattr(self, f"{'v' if name == 'k' else name}_bias")""",
+    ),
+    Fault(
+        "explain",
+        "a percentage in a table is not divided by 100",
+        r"percent / 100",
+        "percent",
+        "explain/test_array_files.py",
     ),
     Fault(
         "check",
