@@ -206,10 +206,24 @@ FAULTS = (
         "text",
     ),
     Fault(
+        "document",
+        "HTML: scripts and styles are read as text (missing guard)",
+        r', "rt", "rp", \*RAW_TEXT\}',
+        ', "rt", "rp"}',
+        "document/reading",
+    ),
+    Fault(
         "explain",
         "the bias of the value projection is used for the keys (wrong name)",
-        r'(?<=bias = getattr\(weights, name\), )getattr\(weights, f"\{name\}_bias"\)',
-        """getattr(weights, f"{'v' if name == 'k' else name}_bias")""",
+        r'(?<=bias = getattr\(self, name\), )getattr\(self, f"\{name\}_bias"\)',
+        """getattr(self, f"{'v' if name == 'k' else name}_bias")""",
+    ),
+    Fault(
+        "explain",
+        "a percentage in a table is not divided by 100",
+        r"percent / 100",
+        "percent",
+        "explain/test_array_files.py",
     ),
     Fault(
         "check",

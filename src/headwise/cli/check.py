@@ -16,10 +16,11 @@ from headwise.lang import Lang, Text
 SUMMARY = Text("Find the wrong numbers in a worked example.")
 
 _HELP = Text(
-    "Reads FILE, or - for the standard input (Markdown, LaTeX, HTML tables, lists or prints of "
-    "arrays), takes the input, the heads and the weights from it or from the options, computes "
-    "everything again, and lists each number that is wrong at the precision it is printed at. Exit "
-    "status: 0 nothing wrong, 1 something wrong, 2 the file cannot be used."
+    "Reads FILE, or - for the standard input (Markdown, LaTeX, reStructuredText, HTML, a notebook "
+    "or a Word document; tables, lists, formulas or prints of arrays), takes the input, the heads "
+    "and the weights from it or from the options, computes everything again, and lists each number "
+    "that is wrong at the precision it is printed at. Exit status: 0 nothing wrong, 1 something "
+    "wrong, 2 the file cannot be used."
 )
 
 _HELP_TEXTS = {
