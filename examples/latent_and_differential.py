@@ -73,9 +73,8 @@ if __name__ == "__main__":
     layer, x = LatentAttention(), torch.randn(2, 9, E)
     error = (layer(x) - layer.absorbed(x)).abs().max()
     full, small = H * (D + ROPE + D), LATENT + ROPE
-    print(
-        f"latent: absorbed equals written out to {error:.0e}; {small} numbers a token, not {full}"
-    )
+    print(f"latent: absorbed equals written out to {error:.0e}")
+    print(f"        a cache holds {small} numbers a token, not {full}")
     q, k, v = (torch.randn(2, H, 9, n) for n in (2 * D, 2 * D, D))
     later = torch.ones(9, 9).triu(1).bool()
     maps = [

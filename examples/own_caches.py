@@ -111,6 +111,7 @@ def decode(layer: hw.MultiheadAttention, x: Tensor, cache: KVCache) -> Tensor:
 
 
 def example() -> tuple[hw.MultiheadAttention, Tensor]:
+    """A layer and a text."""
     torch.manual_seed(0)
     position = hw.Rotary(8, pairs="halves")
     options = {"num_kv_heads": 2, "mask": hw.causal(), "position": position}
