@@ -144,7 +144,7 @@ def document() -> Document:
         Notice(not lacking, summary),
         *advice,
         Heading(Text("System")),
-        _table((Text("what"), Text("value")), [(k, _word(v)) for k, v in system().items()]),
+        _table((Text("property"), Text("value")), [(k, _word(v)) for k, v in system().items()]),
         Heading(Text("Packages")),
         _packages(needed),
         Heading(Text("Engines")),

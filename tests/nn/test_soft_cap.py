@@ -68,7 +68,7 @@ def test_a_capture_measures_capped_weights():
         weights = layer(x, x, x, average_attn_weights=False)[1]
         with hw.capture(layer, heads="all") as seen:
             layer(x, x, x)
-    accept(seen.weights("L0H1"), weights[:, 1], weights[:, 1].double())
+    accept(seen.weights["L0H1"], weights[:, 1], weights[:, 1].double())
 
 
 def test_terms_hold_the_cap():
