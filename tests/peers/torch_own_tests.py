@@ -7,8 +7,8 @@ of PyTorch's repository (``test/nn`` and ``test``), fetched by hand: they are no
 They import the package expecttest. Each file runs three times, in processes of its own: as it
 stands; with the class replaced by `headwise.MultiheadAttention`; and with every module converted by
 `headwise.convert` when it is called, so that its weights are those that the test has set. Only
-tests that pass as they stand count. The table lists, for each file, how many pass, and the others by
-reason; every reason but "not explained" is a line of ``docs/differences.md``.
+tests that pass as they stand count. The table lists, for each file, how many pass, and the others
+by reason; every reason but "not explained" is a line of ``docs/differences.md``.
 """
 
 import argparse
