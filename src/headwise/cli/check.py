@@ -48,11 +48,18 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.document.reading import read_article, source_name
     from headwise.explain.array_files import read_matrix
     from headwise.explain.call_options import parse_mask
+    from headwise.explain.steps import is_extended
     from headwise.explain.weights import load_projections
 
     inputs = (values.file, values.x, values.weights, values.mask)
     destination = Destination(values.format, values.output, lang, inputs=inputs)
     article, notify = read_article(values.file), notifier(lang)
+    if is_extended(article.text):
+        raise BadFile(
+            "{source}: it explains an attention with a position or with other keys, which check "
+            "does not compute; write it without --position and --kv",
+            source=source_name(values.file),
+        )
     setup = CheckOptions(
         x=None if values.x is None else read_matrix(values.x, notify=notify).values,
         heads=values.heads,
