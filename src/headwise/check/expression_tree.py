@@ -238,7 +238,10 @@ _RULES = (
     ("rel", r":=|={1,2}>?|->|~=|[≈≃≅≐→⇒~≡]|&(?:asymp|approx);"),
     ("rel_word", rf"\\(?:approx|simeq|cong|to|[rR]ightarrow|longrightarrow|sim|doteq|equiv){_CUT}"),
     ("blocked", rf"[+-]\s?(?:∞|\\infty{_CUT}|[Ii]nf(?:inity)?{_CUT})|float\(['\"]-inf['\"]\)"),
-    ("skip_version", r"(?<![\w.])v?\d{1,4}\.\d{1,4}\.\d{1,4}(?:[.+-]?[A-Za-z0-9]{1,8}){0,3}(?![\d.]*\d)"),
+    (
+        "skip_version",
+        r"(?<![\w.])v?\d{1,4}\.\d{1,4}\.\d{1,4}(?:[.+-]?[A-Za-z0-9]{1,8}){0,3}(?![\d.]*\d)",
+    ),
     ("skip_date", r"(?<![\w.])(?:19|20)\d\d[-/]\d{1,2}[-/]\d{1,2}(?!\d)"),
     ("num", MARK),
     ("op", rf"\\(?:times|cdot|div|ast){_CUT}|&(?:times|minus|middot);|[+\-/×·⋅∙÷@]|\*(?!\*)"),

@@ -39,7 +39,7 @@ HEAD = _patterns(
 ROW = _patterns(
     rf"第\s?({_COUNT})\s?[个個]?\s?(?:行|列(?=[的做])|词|詞|token|位置|字|单词|單詞|查询|查詢|句)",
     rf"(?:行|位置|词|詞){_GAP}([0-9]{{1,3}})(?![0-9.])",
-    rf"([0-9]{{1,2}})\s?番目",
+    r"([0-9]{1,2})\s?番目",
     rf"\b({_NTH})\s+(?:row|token|word|position|query|input)\b",
     rf"{_NTH_ELSEWHERE}\s+(?:{_ROWS})",
     rf"\b(?:{_ROWS}){_GAP}([0-9]{{1,3}})(?![0-9.])",
@@ -187,7 +187,10 @@ _FORMULAS = tuple(
             r"[Qq][^A-Za-z·]{0,16}·?[Kk][^A-Za-z]{0,16}(?:\^<?T>?|\.T|ᵀ)?[^A-Za-z]{0,8}[/√]",
             ("scaled", "masked"),
         ),
-        (r"(?<![A-Za-z])(?:S|E|s|scores)[^A-Za-z·;]{0,10}(?:/|\\/)[^A-Za-z]{0,6}√", ("scaled", "masked")),
+        (
+            r"(?<![A-Za-z])(?:S|E|s|scores)[^A-Za-z·;]{0,10}(?:/|\\/)[^A-Za-z]{0,6}√",
+            ("scaled", "masked"),
+        ),
         (r"\+M(?![a-z])", ("masked",)),
         (r"(?<![a-z])[Qq](?![a-z])[^A-Za-z·]{0,16}[·@]?(?<![a-z])[Kk](?![a-z])", _SCORE),
         (

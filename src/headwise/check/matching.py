@@ -24,7 +24,9 @@ _DIVISOR = re.compile(
     r"(?:\bby|除以|\bdurch|\bentre|\bprzez|割る|multiply|times)(?:\s(?:the|its|a|each)\b)?[\s$`*(√]{0,6}$",
     re.IGNORECASE,
 )
-_ROOT = re.compile(r"(?:√|\\sqrt|sqrt)[\s({]{0,3}(?:d[\\_{\s]{0,4}k[}\s$)]{0,3}|[0-9]{1,3})[\s$)}`]{0,4}$")
+_ROOT = re.compile(
+    r"(?:√|\\sqrt|sqrt)[\s({]{0,3}(?:d[\\_{\s]{0,4}k[}\s$)]{0,3}|[0-9]{1,3})[\s$)}`]{0,4}$"
+)
 """The end of a label that says that scores are divided by what follows."""
 _SIZE = re.compile(r"(?<![A-Za-z])[hHnNEDLT][\s$`*)}]{0,4}$")
 _TOTAL = re.compile(r"(?<![A-Za-z])Z[\s$`*)}]{0,4}$")

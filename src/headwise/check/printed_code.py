@@ -7,7 +7,7 @@ from dataclasses import replace
 from headwise.check.article_lines import Line
 from headwise.check.equations import Equation
 from headwise.check.label_patterns import composite, plain
-from headwise.check.labels import Hint, read_label
+from headwise.check.labels import Hint
 
 _PRINT = re.compile(r"\b(?:print|display|disp|pprint)\s?\(([^\n;]{1,160}?)\)(?=\s*(?:;|$|\n|#))")
 _STRING = re.compile(r"""(?:[fr]?"[^"\n]{0,80}"|[fr]?'[^'\n]{0,80}')\s?,?""")

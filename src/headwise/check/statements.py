@@ -21,8 +21,8 @@ from headwise.check.expression_tree import (
     scalar,
     vector,
 )
-from headwise.check.printed_code import PrintedCode, is_code
 from headwise.check.labels import Hint, IndexRef, combined, read_label, read_words
+from headwise.check.printed_code import PrintedCode, is_code
 
 MOST_STATEMENTS = 3_000
 SENTENCE = 60  # a label longer than this is running text, in which a lone letter is no symbol
@@ -210,7 +210,9 @@ def _unstacked(equation: Equation) -> list[Equation]:
     ]
 
 
-_CONSTRUCTOR = re.compile(r"\W*(?:(?:np|torch|numpy)\.)?(?:tensor|array|matrix|ans)?\W*", re.IGNORECASE)
+_CONSTRUCTOR = re.compile(
+    r"\W*(?:(?:np|torch|numpy)\.)?(?:tensor|array|matrix|ans)?\W*", re.IGNORECASE
+)
 
 
 def _statement(equation: Equation, context: _Context, code: PrintedCode) -> Statement:
@@ -390,7 +392,9 @@ def _grouped(titles: list[str], body: list[Row]) -> list[Equation]:
         return []
     result = []
     for name, columns in groups.items():
-        rows = tuple(tuple(_cell(row[j]) if j < len(row) else None for j in columns) for row in body)
+        rows = tuple(
+            tuple(_cell(row[j]) if j < len(row) else None for j in columns) for row in body
+        )
         lines = [cell.line for row in rows for cell in row if cell is not None]
         if lines:
             result.append(_equation(lines[0], [name.upper()], Grid(rows, 2)))

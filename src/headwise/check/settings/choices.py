@@ -21,7 +21,7 @@ _CJK_NOT = r"不|没有?|沒有?|无|無|未|去掉|省略|忽略|跳过|跳過"
 _FLAGS = re.IGNORECASE
 
 MASK_OFF = re.compile(
-    rf"\b{_NOT}[\s-]?(?:\w{{1,10}}\s){{0,2}}(?:{_MASK})|\b(?:un|non)-?mask\w{0,4}\b|\bnon-?causal\b|bi-?directional|"
+    rf"\b{_NOT}[\s-]?(?:\w{{1,10}}\s){{0,2}}(?:{_MASK})|\b(?:un|non)-?mask\w{0, 4}\b|\bnon-?causal\b|bi-?directional|"
     rf"(?:{_CJK_NOT})(?:加|用|使用|做|施加)?(?:任何)?(?:{_CJK_MASK})|マスク(?:なし|を使わ|は使わ)",
     _FLAGS,
 )

@@ -10,7 +10,9 @@ _WORDS = (
     r"version|setting|task|beispiel|aufgabe|lösung|variante|teil|fall|ejemplo|ejercicio|solución|"
     r"variante|caso|przykład|zadanie|rozwiązanie|wariant|przypadek"
 )
-_CHINESE = r"例|示例|例子|练习|練習|习题|習題|题目|題目|解答|解|情形|情况|情況|变体|變體|例題|問題|解答例"
+_CHINESE = (
+    r"例|示例|例子|练习|練習|习题|習題|题目|題目|解答|解|情形|情况|情況|变体|變體|例題|問題|解答例"
+)
 _PSEUDO = (
     (7, rf"[ \t]{{0,3}}(?:\*\*|__)?(?:{_WORDS})\b[ \t]?[\w.]{{0,4}}(?:\*\*|__)?[ \t]?[.:(—-][^\n]{{0,80}}"),
     (7, rf"[ \t]{{0,3}}(?:\*\*)?(?:{_CHINESE})[ \t]?[\d一二三四五]{{0,2}}(?:\*\*)?[ \t]?[:、.,(：][^\n]{{0,60}}"),

@@ -171,7 +171,11 @@ class _Builder:
         forms = [("Q = X W", False, False), ("Q = X Wᵀ", True, False)]
         if self.facts.columns and self.options.x is None:
             forms.append(("Q = W X", True, True))
-        names = {"Q = X W": Text("Q = X W"), "Q = X Wᵀ": Text("Q = X Wᵀ"), "Q = W X": Text("Q = W X")}
+        names = {
+            "Q = X W": Text("Q = X W"),
+            "Q = X Wᵀ": Text("Q = X Wᵀ"),
+            "Q = W X": Text("Q = W X"),
+        }
         square = False
         for form, turned, columns in forms:
             if turned and not columns and not (square or self.unfit):
@@ -273,10 +277,14 @@ class _Builder:
             named = {"q": given.q, "k": given.k, "v": given.v, "out": given.out}
             tables |= {(f"W_{n}", None): weight.double().T for n, weight in named.items()}
             biases = {n: getattr(given, f"{n}_bias") for n in named}
-            return tables | {(f"b_{n}", None): b.double() for n, b in biases.items() if b is not None}
+            return tables | {
+                (f"b_{n}", None): b.double() for n, b in biases.items() if b is not None
+            }
         for name in NAMES:
             weights = [_turned(_tensor(read(g)), turned) for g in _of(self.givens.weights, name)]
-            expected = tables.get(("memory", None), tables["x", None]).shape[1] if name != "q" else size
+            expected = (
+                tables.get(("memory", None), tables["x", None]).shape[1] if name != "q" else size
+            )
             for weight in weights:
                 if weight.shape[0] != expected:
                     raise _unfit(name, expected, tuple(_turned(weight, turned).shape))
@@ -308,9 +316,7 @@ class _Builder:
         elif not self.facts.output_announced or self.facts.identity:
             tables["W_out", None] = torch.eye(wide, dtype=torch.float64)
 
-    def _fitting(
-        self, low: Tables, high: Tables, columns: bool, notes: Notes
-    ) -> Iterator[Setting]:
+    def _fitting(self, low: Tables, high: Tables, columns: bool, notes: Notes) -> Iterator[Setting]:
         try:
             yield self._setting(low, high, columns, notes)
         except BadArticle as error:

@@ -79,7 +79,9 @@ def _of_mask(given: Tables, rules: StepRules) -> Iterator[Cause]:
             eye = torch.eye(len(mask), dtype=torch.bool)
             yield Cause(Text("the mask hides the own key"), given, replace(rules, mask=mask & ~eye))
             later = mask | torch.ones_like(mask).tril(1)
-            yield Cause(Text("the mask lets the next key through"), given, replace(rules, mask=later))
+            yield Cause(
+                Text("the mask lets the next key through"), given, replace(rules, mask=later)
+            )
         yield Cause(Text("the mask is inverted"), given, replace(rules, mask=~mask))
     elif rules.mask is None:
         sizes = _scores_of(given)
@@ -162,7 +164,9 @@ def _of_values(given: Tables, rules: StepRules) -> Iterator[Cause]:
             yield Cause(name_turned, {**given, place: weight.T}, rules)
     for place, bias in given.items():
         if place[0].startswith("b_"):
-            yield Cause(Text("the bias is missing"), {**given, place: torch.zeros_like(bias)}, rules)
+            yield Cause(
+                Text("the bias is missing"), {**given, place: torch.zeros_like(bias)}, rules
+            )
 
 
 def _of_output(given: Tables, rules: StepRules) -> Iterator[Cause]:

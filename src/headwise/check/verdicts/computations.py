@@ -16,15 +16,15 @@ from headwise.check.settings.choices import (
 from headwise.check.settings.givens import Givens, read_givens
 from headwise.check.settings.parts import read_parts
 from headwise.check.settings.setting import CheckOptions, Setting, StatedFacts, candidates
-from headwise.check.statements import Article, Statement
 from headwise.check.settings.stated_sizes import StatedSizes, read_sizes
+from headwise.check.statements import Article, Statement
 from headwise.check.verdicts.judge import Judge, Surroundings
 from headwise.check.verdicts.verdict import WRONG, Finding, Verdicts
 from headwise.lang import Text
 
-
 _UNSCALED_FORMULA = re.compile(
-    r"softmax\W{0,12}(?:scores?|[SE]|[QX][\s$_\d{}·@*]{0,6}[KX][\s^{}\\A-Zᵀ⊤.]{0,8})\s{0,2}[)\]]", re.IGNORECASE
+    r"softmax\W{0,12}(?:scores?|[SE]|[QX][\s$_\d{}·@*]{0,6}[KX][\s^{}\\A-Zᵀ⊤.]{0,8})\s{0,2}[)\]]",
+    re.IGNORECASE,
 )
 """A softmax of scores that nothing divides."""
 

@@ -2,16 +2,15 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 
 import torch
 from torch import Tensor
 
-from headwise.check.derivation import entries, parts
-from headwise.check.expression_tree import BLOCKED, Grid, Node, Printed, leaves, numbers
+from headwise.check.expression_tree import BLOCKED, numbers
 from headwise.check.labels import IndexBases
-from headwise.check.matching import MOST_NODES, MatchContext, Matcher, Reading
+from headwise.check.matching import MatchContext, Matcher, Reading
 from headwise.check.settings.attention_steps import StepRules, attention_tables, scale_of
 from headwise.check.settings.choices import Choice, Choices
 from headwise.check.settings.parts import ArticlePart, part_at
@@ -79,7 +78,9 @@ class Judge:
 
     def _length(self) -> int:
         tables = self.quantities(Modes(None, "none")).tables
-        return max((len(rows) for (key, _), rows in tables.items() if not key.startswith("W")), default=1)
+        return max(
+            (len(rows) for (key, _), rows in tables.items() if not key.startswith("W")), default=1
+        )
 
     def _claims(self, bases: IndexBases) -> Iterator[Claim]:
         context = MatchContext()
@@ -114,9 +115,7 @@ class Judge:
         self.matcher(self.quantities(mode), bases, context).keep(reading)
         return Claim(at, statement, reading, mode, modes)
 
-    def matcher(
-        self, quantities: Quantities, bases: IndexBases, context: MatchContext
-    ) -> Matcher:
+    def matcher(self, quantities: Quantities, bases: IndexBases, context: MatchContext) -> Matcher:
         """A matcher for one computation of this setting."""
         return Matcher(quantities, bases, context, columns=self.setting.columns)
 

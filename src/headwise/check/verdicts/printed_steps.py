@@ -125,9 +125,7 @@ class PrintedSteps:
             most = torch.maximum(most, (moved - expected).abs().nan_to_num(0.0))
         return SAFETY * most
 
-    def _through(
-        self, wanted: Place, generator: torch.Generator | None
-    ) -> tuple[Tables, Tables]:
+    def _through(self, wanted: Place, generator: torch.Generator | None) -> tuple[Tables, Tables]:
         exact = self.exact()
         tables: Tables = {}
         roots: Tables = {}

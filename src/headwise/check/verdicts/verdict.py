@@ -1,13 +1,12 @@
 """The verdict on each printed number: right, wrong, follows from a wrong one, last digit only."""
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from headwise.check.derivation import entries, fits
-from headwise.check.expression_tree import BLOCKED, Grid, Node, Printed, leaves, numbers
+from headwise.check.expression_tree import Grid, Node, Printed, leaves, numbers
 from headwise.check.labels import IndexBases
 from headwise.check.matching import MOST_NODES, Reading, is_divisor
 from headwise.check.statements import Statement
@@ -143,7 +142,7 @@ class Verdicts:
         known = cause is not None or (pattern is not None and len(left) > 1)
         if not known and self._unclear(claim, reading, len(left), total):
             return Text("its numbers are none that this setting leads to")
-        if not known and reading.target.key in ("output", "concat") and self._without_output(claim):
+        if not known and self._without_output(claim):
             return Text("the output projection W^O is announced but not given; give --weights FILE")
         name = cause.name if cause is not None else pattern_of(left, reading, self.base)
         root = left[0].cell.start
@@ -215,9 +214,7 @@ class Verdicts:
         self.taken[mode] = len(self.printed)
         return steps
 
-    def _cause(
-        self, claim: Claim, reading: Reading, left: list[WrongCell]
-    ) -> Cause | None:
+    def _cause(self, claim: Claim, reading: Reading, left: list[WrongCell]) -> Cause | None:
         """The mistake under which every number of a claim is right."""
         if len(left) < 2:
             return None
@@ -291,7 +288,7 @@ class Verdicts:
         return around.scales.mentioned or around.head_dim
 
     def _without_output(self, claim: Claim) -> bool:
-        return self.judge.setting.output_unknown and "output" in claim.statement.own.keys
+        return self.judge.setting.output_unknown and claim.statement.own.keys[:1] == ("output",)
 
     def _find(self, wrong: WrongCell, verdict: str, cause: Text | None, root: int | None) -> None:
         cell, (i, j) = wrong.cell, wrong.at
@@ -319,15 +316,15 @@ class Verdicts:
 
     def _arithmetic(self, statement: Statement, rest: list[Node]) -> None:
         """Check what is left of a statement as arithmetic, or list it."""
-        nodes = statement.equation.nodes
-        result = next((n for n in nodes if isinstance(n, Grid) and n.dims == 0 and n.cells), None)
+        result = next((n for n in rest if isinstance(n, Grid) and n.dims == 0 and n.cells), None)
         scale = abs(self.judge.quantities(Modes(None, "none")).scale)
         if result is not None and is_divisor(statement) and result.cells[0].right(1 / scale):
             self.checked.add(result.cells[0].start)
-        rest = [node for node in rest if self._unchecked(node)]
-        for node in rest:
-            if result is not None and not isinstance(node, Grid):
-                self._compute(node, result.cells[0])
+        for chain in statement.equation.chains:
+            results = [n for n in chain if isinstance(n, Grid) and n.dims == 0 and n.cells]
+            for node in chain:
+                if results and not isinstance(node, Grid) and self._unchecked(node):
+                    self._compute(node, results[0].cells[0])
         grids = [node for node in rest if self._unchecked(node) and _matters(node)]
         for node in grids:
             self._leave(statement, leaves(node), _why(statement))
