@@ -21,7 +21,8 @@ _ALIKE: dict[int, int] = str.maketrans(
 _ALIKE |= {0xFF21 + i: 0x41 + i for i in range(58) if chr(0x41 + i).isalpha()}
 _TITLE = re.compile(r"<h([1-6])\b[^<>\n]{0,80}>", re.IGNORECASE)
 _COMMENT = re.compile(
-    r"(?m)(?:(?<=[\],;])|(?<=\d,)|(?<=\d\]))[ \t]{0,20}(?:#|//)[ \t]?[^\n\]\[]{0,100}$|(?<=\\\\)[ \t]{0,9}%[^\n]{0,100}$"
+    r"(?m)(?:(?<=[\],;])|(?<=\d,)|(?<=\d\]))[ \t]{0,20}(?:#|//)[ \t]?[^\n\]\[]{0,100}$|"
+    r"(?<=\\\\)[ \t]{0,9}%[^\n]{0,100}$"
 )
 """A comment after a row of numbers."""
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹", "₀₁₂₃₄₅₆₇₈₉"

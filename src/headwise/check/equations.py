@@ -9,7 +9,7 @@ from headwise.check.expression_tree import Grid, Node, Token, numbers, pairs, ve
 _AND = frozenset(("and", "和", "与", "及", "以及", "und", "oraz", "と", "與", "跟"))
 _SHORT_AND = frozenset(("y", "i"))  # Spanish and Polish; a symbol where no number stands before
 BEFORE, MOST_ON_LINE = 200, 100
-"""How many characters before an equation on its line are read with it, and for how many equations."""
+"""How many characters before an equation are read with it, and for how many on one line."""
 _STARTS = frozenset(("num", "blocked", "open", "begin", "op", "name", "command"))
 
 

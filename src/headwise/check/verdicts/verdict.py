@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from headwise.check.derivation import entries, fits
 from headwise.check.expression_tree import Grid, Node, Printed, leaves, numbers
 from headwise.check.labels import IndexBases
-from headwise.check.matching import MOST_NODES, Reading, is_divisor
 from headwise.check.statements import Statement
-from headwise.check.targets import Target, consistent, value
 from headwise.check.verdicts.causes import Cause, causes
+from headwise.check.verdicts.derivation import entries, fits
 from headwise.check.verdicts.judge import Claim, Judge, Modes
+from headwise.check.verdicts.matching import MOST_NODES, Reading, is_divisor
 from headwise.check.verdicts.number_patterns import pattern_of, shared_pattern
 from headwise.check.verdicts.printed_steps import PrintedSteps
+from headwise.check.verdicts.targets import Target, consistent, value
 from headwise.lang import Text
 
 MOST_MISMATCHES = 100
@@ -228,7 +228,7 @@ class Verdicts:
         return self._other_head(claim, reading, steps)
 
     def _explains(self, cause: Cause, reading: Reading, steps: PrintedSteps) -> bool:
-        """Whether every number of a claim is right under a mistake, or goes on from printed ones."""
+        """Whether every number is right under a mistake, or goes on from the printed ones."""
         target = reading.target
         place = (target.key, target.head)
         grids = [grid for grid, part in reading.parts if part.role is None and part.label is None]
