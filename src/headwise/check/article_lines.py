@@ -101,8 +101,8 @@ def normalized(text: str) -> str:
     return _with_points(text.translate(_ALIKE))
 
 
-_COMMA = re.compile(r"(?<![\d.,])(\d{1,4}),(\d{1,6})(?![\d,])")
-_COMMA_SURE = re.compile(r"(?<![\d.,])\d{1,3},\d{2,4}(?![\d,])")
+_COMMA = re.compile(r"(?<![\d.,])(\d{1,4}),(\d{1,6})(?!\d|,\d)")
+_COMMA_SURE = re.compile(r"(?<![\d.,])\d{1,3},\d{2,4}(?!\d|,\d)")
 
 
 def _with_points(text: str) -> str:

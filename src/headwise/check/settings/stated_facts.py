@@ -33,15 +33,20 @@ _IDENTITY = re.compile(
     r"不做投影|没有投影|不使用投影|省略投影|Einheitsmatri|identidad|jednostkow|単位行列",
     re.IGNORECASE,
 )
-_NAMED = re.compile(r"W\s?[_^]?[\s{\\a-z]{0,10}([QKVqkv])(?![a-z])")
+_W = (
+    r"(?<![A-Za-z])W(?:\s?[_^]\s?\{?\(?[\dhi,]{1,3}\)?\}?)?\s?(?:[_^]\s?)?"
+    r"(?:\{|\\[a-z]{4,6}\{)?\s?\(?"
+)
+"""The letter of a weight matrix, with the index of a head, up to the letter that says which."""
+_NAMED = re.compile(_W + r"([QKVqkv])(?![a-z])")
 _ANNOUNCED = re.compile(
-    r"W\s?[_^]?[\s{\\a-z]{0,10}[QKVqkv](?![a-z])|\bweight matri|(?<!no )\bprojection matri|"
+    _W + r"[QKVqkv](?![a-z])|\bweight matri|(?<!no )\bprojection matri|"
     r"nn\.Linear|"
     r"\b(?:learned|trained|random\w{0,2})\s(?:projections?|weights?)|权重矩阵|權重矩陣|投影矩阵|投影矩陣|"
     r"Gewichtsmatri|matri\w{1,4} de pesos|macierz\w{0,2} wag|重み行列",
     re.IGNORECASE,
 )
-_OUTPUT = re.compile(r"W\s?[_^]?[\s{\\a-z]{0,10}(?:O|o|out)(?![a-z])|output projection|输出投影", 0)
+_OUTPUT = re.compile(_W + r"(?:O|o|out)(?![a-z])|output projection|输出投影")
 _COLUMNS = re.compile(
     r"\bcolumns?\b|Spalte|columna|kolumn|列向量|每一?列|按列|列ベクトル|W_?\w?\s?(?:·|@)?\s?X\b",
     re.IGNORECASE,

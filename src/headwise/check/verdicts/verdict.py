@@ -327,6 +327,9 @@ class Verdicts:
                     self._compute(node, results[0].cells[0])
         grids = [node for node in rest if self._unchecked(node) and _matters(node)]
         for node in grids:
+            lone = isinstance(node, Grid) and node.dims == 0
+            if lone and not statement.equation.related and not statement.own.keys:
+                continue  # a number in running text
             self._leave(statement, leaves(node), _why(statement))
 
     def _compute(self, node: Node, result: Printed) -> None:
