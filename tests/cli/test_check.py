@@ -44,6 +44,9 @@ def test_something_wrong_is_status_1_with_line_and_right_value(capsys):
                 "en": "head 1, softmax, row 1, column 0",
                 "zh": "头 1，softmax，第 1 行，第 0 列",
             },
+            "verdict": "wrong",
+            "cause": {"en": "a single number is wrong", "zh": "仅一个数有误"},
+            "root": 3,
         }
     ]
 

@@ -9,7 +9,7 @@ from headwise.check.expression_tree import Grid, Node, Token, numbers, pairs, ve
 _AND = frozenset(("and", "和", "与", "及", "以及", "und", "oraz", "と", "與", "跟"))
 _SHORT_AND = frozenset(("y", "i"))  # Spanish and Polish; a symbol where no number stands before
 BEFORE, MOST_ON_LINE = 200, 100
-"""How many characters before an equation on its line are read with it, and for how many equations."""
+"""How many characters before an equation are read with it, and for how many on one line."""
 _STARTS = frozenset(("num", "blocked", "open", "begin", "op", "name", "command"))
 
 
@@ -19,7 +19,8 @@ class Equation:
 
     ``labels`` are the words and symbols on the left, such as ``\\text{head}_1[0]``, ``before`` is
     the earlier text of the line, and ``after`` are the words after the last number. ``related`` is
-    whether a sign such as = or : joins the parts.
+    whether a sign such as = or : joins the parts, and ``tied`` are the nodes that follow the node
+    before them right after such a sign.
     """
 
     line: int
@@ -28,6 +29,18 @@ class Equation:
     nodes: list[Node] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
     related: bool = False
+    tied: set[int] = field(default_factory=set)
+
+    @property
+    def chains(self) -> list[list[Node]]:
+        """The nodes, with those that signs say to be equal put together."""
+        result: list[list[Node]] = []
+        for at, node in enumerate(self.nodes):
+            if at in self.tied and result:
+                result[-1].append(node)
+            else:
+                result.append([node])
+        return result
 
     @property
     def start(self) -> int:
@@ -77,7 +90,8 @@ def _items(line: Line, text: str) -> list[Item]:
         token = tokens[i]
         node, after = None, i
         part_of_name = i > 0 and not token.spaced and tokens[i - 1].kind in ("sub", "sup")
-        if (token.kind in _STARTS or token.text == "√") and not part_of_name:
+        root = token.text == "√" and (i == 0 or tokens[i - 1].text != "/")
+        if (token.kind in _STARTS or root) and not part_of_name:
             node, after = reader.node(i, len(tokens))
         if node is not None and _is_list_mark(reader, i, after):
             node, after, kind = None, reader.pair[i] + 1, "comma"
@@ -198,6 +212,8 @@ def _group(items: list[Item], line: Line, text: str) -> list[Equation]:
             now.flush()
         elif item.node is not None:
             now.flush()
+            if now.nodes and at >= 2 and [i.kind for i in items[at - 2 : at]] == ["node", "rel"]:
+                now.tied.add(len(now.nodes))
             now.nodes.append(item.node)
         else:
             (now.after if now.nodes else now.labels).append(item.text)

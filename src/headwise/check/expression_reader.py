@@ -24,7 +24,11 @@ from headwise.check.expression_tree import (
     vector,
 )
 
-_FUNCTIONS = {**{name: name for name in ("softmax", "exp", "sqrt", "concat")}, "cat": "concat"}
+_FUNCTIONS = {
+    **{name: name for name in ("softmax", "exp", "sqrt", "concat")},
+    "cat": "concat",
+    "√": "sqrt",
+}
 _WRAPPERS = ("\\text", "\\mathrm", "\\operatorname", "\\mathbf", "\\vec", "\\boldsymbol")
 _VECTOR = re.compile(r"[vVxX][0-9]{0,2}$")
 _BLANK = frozenset(("newline", "math", "display"))

@@ -15,7 +15,8 @@ from headwise.check.settings.choices import (
 )
 from headwise.check.settings.givens import Givens, read_givens
 from headwise.check.settings.parts import read_parts
-from headwise.check.settings.setting import CheckOptions, Setting, StatedFacts, candidates
+from headwise.check.settings.setting import CheckOptions, Setting, candidates
+from headwise.check.settings.stated_facts import StatedFacts
 from headwise.check.settings.stated_sizes import StatedSizes, read_sizes
 from headwise.check.statements import Article, Statement
 from headwise.check.verdicts.judge import Judge, Surroundings
@@ -94,7 +95,7 @@ def _computation(
     around: Surroundings,
 ) -> Computation | None:
     near = statements[0].equation.start if statements else 0
-    runs = []
+    runs: list[tuple[float, int, Verdicts]] = []
     for setting in candidates(givens, sizes, facts, around.options, near):
         judge = Judge(setting, statements, around, first)
         bases, claims = judge.best()
