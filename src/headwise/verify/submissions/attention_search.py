@@ -261,4 +261,6 @@ def _belongs(
     """Whether what cannot be called ran inside one of the others, or uses one."""
     if any(candidate.ran_in(trials[other]) for other in others if other in trials):
         return True
+    if type(candidate.value) in {other.value for other in others}:
+        return True
     return bool(candidate.names_used & {c.name for c in others if c is not candidate})
