@@ -1,4 +1,4 @@
-"""Each part of an article has its own mask and scale; a mistake is named once, with what follows."""
+"""Each part of an article has its own mask and scale; a mistake is named once."""
 
 import pytest
 import torch
@@ -32,8 +32,8 @@ def show(matrix, places=3):
 
 RIGHT = {
     "a causal part": f"# Causal attention\n\n{GIVEN}Weights:\n\n{show(CAUSAL)}",
-    "the step before the mask": f"# Causal attention\n\n{GIVEN}Attention weights: {show(WEIGHTS)}\n\n"
-    f"Zero the future and normalise.\n\nMasked attention weights: {show(CAUSAL)}\n",
+    "the step before the mask": f"# Causal attention\n\n{GIVEN}Attention weights: {show(WEIGHTS)}"
+    f"\n\nZero the future and normalise.\n\nMasked attention weights: {show(CAUSAL)}\n",
     "three variants": f"# One\n{GIVEN}weights = {show(WEIGHTS)}\n\n## Now with a causal mask\n\n"
     f"weights = {show(CAUSAL)}\n\n## Without the scale\n\nweights = {show(UNSCALED)}\n",
     "an exercise and its solution": f"{GIVEN}**Exercise 1.** Apply a causal mask.\n\n"
@@ -42,8 +42,8 @@ RIGHT = {
     f"softmax(scores / √2) = {show(WEIGHTS)}\n\noutput = {show(WEIGHTS @ X)}",
     "row comments": "Q = K = V = [\n  [1, 2],   # the\n  [0, 1],   # cat\n  [2, 0],   # sat\n]\n\n"
     f"scores:\n{show(SCORES, 0)}\n\nsoftmax of the scaled scores: {show(WEIGHTS)}\n",
-    "E": f"We embed: E = [[1, 2], [0, 1], [2, 0]]. No projections.\n\nS = E Eᵀ = {show(SCORES, 0)}\n\n"
-    f"A = softmax(S/√2) = {show(WEIGHTS)}\n\nA E = {show(WEIGHTS @ X)}",
+    "E": f"We embed: E = [[1, 2], [0, 1], [2, 0]]. No projections.\n\nS = E Eᵀ = {show(SCORES, 0)}"
+    f"\n\nA = softmax(S/√2) = {show(WEIGHTS)}\n\nA E = {show(WEIGHTS @ X)}",
     "Z_in": f"Z_in = [[1, 2], [0, 1], [2, 0]], identity.\n\nA = softmax(S/√2) = {show(WEIGHTS)}\n\n"
     f"Z_out = {show(WEIGHTS @ X)}",
     "a printed mask": f"{GIVEN}The causal mask:\n\n[[1, 0, 0], [1, 1, 0], [1, 1, 1]]\n\n"
@@ -79,7 +79,8 @@ WRONG = {
     ),
     "the mask is missing": (
         f"# Causal attention\n\n{GIVEN}Attention weights:\n\n{show(WEIGHTS)}\n",
-        f"{GIVEN}weights = {show(WEIGHTS)}\n\n## Now with a causal mask\n\nweights = {show(WEIGHTS)}",
+        f"{GIVEN}weights = {show(WEIGHTS)}\n\n## Now with a causal mask\n\n"
+        f"weights = {show(WEIGHTS)}",
     ),
     "the mask is applied after the softmax, and the rows are not normalised again": (
         f"{GIVEN}With a causal mask, weights = {show(WEIGHTS * KEEP)}",

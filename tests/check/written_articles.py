@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 NAMES = {
-    "en": ("Queries", "Keys", "Values", "Raw scores", "Scaled scores", "Attention weights", "Output"),
+    "en": ("Queries", "Keys", "Values", "Raw scores", "Scaled scores",
+           "Attention weights", "Output"),
     "de": ("Anfragen", "Schlüssel", "Werte", "Punktprodukte", "Skalierte Werte",
            "Aufmerksamkeitsgewichte", "Ausgabe"),
     "es": ("Consultas", "Claves", "Valores", "Productos escalares", "Puntuaciones escaladas",
@@ -91,7 +92,7 @@ def labelled(label: str, matrix: Tensor, places: int, style: str, *, words: bool
 
 def write(seed: int, mistake: str | None = None) -> Article:
     """One article with the sizes, the language and the style that a seed gives."""
-    choose = random.Random(seed)
+    choose = random.Random(seed)  # noqa: S311
     generator = torch.Generator().manual_seed(seed)
     language, style = choose.choice(list(NAMES)), choose.choice(STYLES)
     words, projected = choose.random() < 0.5, choose.random() < 0.5

@@ -152,8 +152,10 @@ class _Cutter:
 
 def _unmarked(tokens: list[Token]) -> list[Token]:
     """Without the mark of a list or a quotation, and without the number of a list or a section."""
-    while tokens and tokens[0].text in ("-", "*", "+", "•", ">", "#", "·"):
-        tokens = tokens[1:]
+    marks = 0
+    while marks < len(tokens) and tokens[marks].text in ("-", "*", "+", "•", ">", "#", "·"):
+        marks += 1
+    tokens = tokens[marks:]
     if len(tokens) < 2 or tokens[0].kind != "num":
         return tokens
     head, after = tokens[0], tokens[1]

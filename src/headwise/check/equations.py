@@ -1,6 +1,6 @@
 """Parse a line into equations such as ``S_1 = 0.5×0.5 + 1.1×1.1 = 1.46``."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headwise.check.article_lines import Line
 from headwise.check.expression_reader import Reader
@@ -122,15 +122,24 @@ def _words(tokens: tuple[Token, ...], start: int, end: int, text: str) -> Item:
 def _absorbed(items: list[Item]) -> list[Item]:
     """Join the number in ``head 1`` with the words around it."""
     result: list[Item] = []
+    words: list[str] = []
     for item, after in zip(items, [*items[1:], None], strict=True):
-        last = result[-1] if result else None
         whole = isinstance(item.node, Grid) and item.node.dims == 0 and item.text.isdigit()
         index = whole and len(item.text) <= 3 and (after is None or after.kind != "node")
-        if last is not None and last.kind == "text" and (item.kind == "text" or index):
-            result[-1] = Item("text", f"{last.text} {item.text}", last.start, last.line)
-        else:
-            result.append(item)
+        if words and (item.kind == "text" or index):
+            words.append(item.text)
+            continue
+        _close_words(result, words)
+        words = [item.text] if item.kind == "text" else []
+        result.append(item)
+    _close_words(result, words)
     return result
+
+
+def _close_words(result: list[Item], words: list[str]) -> None:
+    """Put the words that were gathered into the last item."""
+    if len(words) > 1:
+        result[-1] = replace(result[-1], text=" ".join(words))
 
 
 def _kind(tokens: tuple[Token, ...], i: int) -> str:
