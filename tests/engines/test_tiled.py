@@ -271,10 +271,10 @@ def test_nothing_of_size_l_squared_is_held(monkeypatch):
     largest = 0
     inner = kernel.forward
 
-    def watched(q, k, v, added, scale):
+    def watched(q, k, v, added, *others):
         nonlocal largest
         largest = max(largest, 0 if added is None else added.numel())
-        return inner(q, k, v, added, scale)
+        return inner(q, k, v, added, *others)
 
     monkeypatch.setattr(kernel, "forward", watched)
     q, k, v = (torch.randn(1, 2, 4099, 4) for _ in range(3))
@@ -299,9 +299,9 @@ def test_what_is_added_has_the_dtype_that_the_kernel_is_right_for(dtype, monkeyp
     seen = []
     inner = kernel.forward
 
-    def watched(q, k, v, added, scale):
+    def watched(q, k, v, added, *others):
         seen.append(added.dtype)
-        return inner(q, k, v, added, scale)
+        return inner(q, k, v, added, *others)
 
     monkeypatch.setattr(kernel, "forward", watched)
     q, k, v = tensors(37, 67, dtype=dtype)
