@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from headwise.attention import AUTO, check_engine
 from headwise.errors import BadType, one_of
@@ -25,6 +26,7 @@ HOOKS = (
     *("_state_dict_hooks", "_state_dict_pre_hooks"),
     *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
 )
+LINEARS = (nn.Linear, NonDynamicallyQuantizableLinear)  # the latter is PyTorch's own out_proj
 CONVERTED = "_made_by_convert"  # the attribute of a module that `convert` made, and may set again
 PARTS = ("query_norm", "key_norm", "logit_scale", "gate")
 EXTRAS = ("mask", "position", "sinks", "softcap", "global_proj", *PARTS)
@@ -183,6 +185,9 @@ def _reason(module: Attention, shared: set[int]) -> Text | None:
     if type(module) not in (nn.MultiheadAttention, MultiheadAttention):
         name = type(module).__name__
         return Text("{name} is a subclass, which may compute otherwise", name=name)
+    if isinstance(module, nn.MultiheadAttention) and type(module.out_proj) not in LINEARS:
+        name = f"{type(module.out_proj).__module__}.{type(module.out_proj).__name__}"
+        return Text("out_proj is a {name}, no plain linear layer", name=name)
     if any(getattr(part, hooks) for part in module.modules() for hooks in HOOKS):
         return Text("it has hooks, which would be lost; convert first, then register them")
     if any(p._backward_hooks or _accumulate_hooks(p) for p in module.parameters()):
@@ -213,10 +218,6 @@ def _unlike(module: Attention, target: type[Attention]) -> Text | None:
     for kind in ("_parameters", "_buffers", "_modules"):
         for name in vars(module)[kind].keys() - vars(plain)[kind].keys():
             return Text("it has a {name} of its own, of unknown use", name=name)
-    linear = type(plain.out_proj)
-    if type(module.out_proj) is not linear:
-        name = f"{type(module.out_proj).__module__}.{type(module.out_proj).__name__}"
-        return Text("out_proj is a {name}, no plain linear layer", name=name)
     for name in _own_attributes(module):
         if name in there:
             return Text("its attribute {name} has another meaning there", name=name)
