@@ -79,8 +79,10 @@ WRONG = {
     ),
     "the mask is missing": (
         f"# Causal attention\n\n{GIVEN}Attention weights:\n\n{show(WEIGHTS)}\n",
-        f"{GIVEN}weights = {show(WEIGHTS)}\n\n## Now with a causal mask\n\n"
-        f"weights = {show(WEIGHTS)}",
+        (
+            f"{GIVEN}weights = {show(WEIGHTS)}\n\n## Now with a causal mask\n\n"
+            f"weights = {show(WEIGHTS)}"
+        ),
     ),
     "the mask is applied after the softmax, and the rows are not normalised again": (
         f"{GIVEN}With a causal mask, weights = {show(WEIGHTS * KEEP)}",

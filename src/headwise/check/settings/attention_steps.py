@@ -79,19 +79,19 @@ def _project(
     own = sorted(((h, t) for (key, h), t in given.items() if key == name and h), key=lambda p: p[0])
     whole = given.get((name, None))
     if own:
-        each = [table for _, table in own]
-        whole = torch.cat(each, 1)
+        of_heads = [table for _, table in own]
+        whole = torch.cat(of_heads, 1)
     elif whole is None and x is not None and weight is not None:
         bias = given.get((f"b_{name}", None), torch.zeros(()).double())
         whole = steps.rounded(x @ weight + bias)
     if whole is None:
         return
     if not own:
-        each = list(whole.chunk(_groups(name, whole.shape[1], tables, heads), 1))
+        of_heads = list(whole.chunk(_groups(name, whole.shape[1], tables, heads), 1))
     tables[name.upper(), None] = whole
-    if heads % len(each) == 0:
-        shared = heads // len(each)
-        tables |= {(name, head): each[(head - 1) // shared] for head in range(1, heads + 1)}
+    if heads % len(of_heads) == 0:
+        shared = heads // len(of_heads)
+        tables |= {(name, head): of_heads[(head - 1) // shared] for head in range(1, heads + 1)}
 
 
 def _groups(name: str, width: int, tables: Tables, heads: int) -> int:

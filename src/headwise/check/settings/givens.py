@@ -4,10 +4,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from headwise.check.expression_tree import Grid
+from headwise.check.expression_tree import BadArticle, Grid
 from headwise.check.labels import read_label
 from headwise.check.settings.attention_steps import Place
 from headwise.check.statements import Statement
+
+MOST_SETTINGS = 200
+"""The most sets of matrices that are read from one article."""
 
 VALUES = {"q": ("q", "Q"), "k": ("k", "K"), "v": ("v", "V")}
 _LATER = {"score": ("score", "scaled", "masked"), "softmax": ("softmax",)}
@@ -177,6 +180,10 @@ class _Collector:
         now.values.setdefault((name, head), grid)
 
     def _start(self, at: int) -> Givens:
+        if len(self.sets) >= MOST_SETTINGS:
+            raise BadArticle(
+                "more than {most} different inputs; cut out the worked example", most=MOST_SETTINGS
+            )
         self.sets.append(Givens(at))
         return self.sets[-1]
 

@@ -197,11 +197,11 @@ class _Builder:
             )
             whole = grids.get((name, None))
             if own and whole is None:
-                each = [(n, grid) for n, (_, grid) in enumerate(own, start=1)]
+                of_heads = [(n, grid) for n, (_, grid) in enumerate(own, start=1)]
             elif whole is not None:
                 later = name in ("score", "softmax")
-                each = [(1 if later else 0, whole)]
-            for head, grid in each:
+                of_heads = [(1 if later else 0, whole)]
+            for head, grid in of_heads:
                 table = _tensor(read(grid))
                 table = table.T if columns else table
                 tables[name, head or None] = table
