@@ -120,7 +120,7 @@ class CheckTest(pytest.Item):
 
             raise CheckFailure(failure_text(finding, report).en)
         if not finding["trials"]:
-            pytest.skip("the target does not offer what it asks for")
+            pytest.skip("the target does not support what the check needs")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The diagnosis without a traceback; anything else as pytest shows it."""

@@ -167,7 +167,7 @@ def test_an_unknown_module_shows_the_adapter(capsys, tmp_path: Path) -> None:
 def test_self_test(capsys) -> None:
     assert main(["--lang", "en", "verify", "--self-test"]) == 0
     said = capsys.readouterr().out
-    assert "each rejected by the check that names it" in said
+    assert "each rejected by the check written for it" in said
     assert "softmax_over_queries" in said
 
 
