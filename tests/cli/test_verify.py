@@ -113,7 +113,7 @@ def test_what_is_stopped_is_a_report_too(tmp_path: Path, capsys) -> None:
         ([f"{TARGETS / 'right.py'}:None"], "has no 'None'"),
         (["torch.pi"], "expected a class, a function or a module"),
         ([], "expected either TARGET or --self-test"),
-        (["--self-test", "--junit", "x.xml"], "expected a TARGET to report on, got --self-test"),
+        (["--self-test", "--junit", "x.xml"], "expected a TARGET, got --self-test"),
         ([RIGHT, "--time-limit", "0"], "--time-limit"),
         ([RIGHT, "--memory-limit", "1"], "--memory-limit"),
         ([RIGHT, "--self-test"], "expected either TARGET or --self-test"),
