@@ -16,7 +16,7 @@ Draw = Callable[..., Tensor]  # draws normal float64 numbers: ``draw(5, 7)``
 
 @dataclass(frozen=True)
 class Case:
-    """An attention call, defined by mask, position and sizes; sizes are primes or multiples of G."""
+    """An attention call with a mask, a position and sizes, which are primes or multiples of G."""
 
     name: str
     mask: Callable[["Case", Draw], Mask]
