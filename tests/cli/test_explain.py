@@ -301,7 +301,7 @@ def test_help_does_not_load_torch():
 def test_help_is_there_in_both_languages(capsys):
     assert main(["explain", "--help", "--lang", "zh"]) == 0
     zh = capsys.readouterr().out
-    assert "逐项手算的行" in zh
+    assert "逐项写出这一行的计算" in zh
     assert main(["explain", "--help", "--lang", "en"]) == 0
     assert "term by term" in capsys.readouterr().out
 

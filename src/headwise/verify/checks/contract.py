@@ -124,7 +124,7 @@ def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
 
 
 def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Zero keys give the mean of the values; constant queries do not."""
+    """Zero keys give the mean of the values, but constant queries do not."""
     for job in jobs(subject, dtype):
         w = job.weights
         silent = replace(job, weights=w.map(torch.zeros_like, "k"))
@@ -134,7 +134,7 @@ def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evide
 
 
 def heads_are_slices(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output is the sum of single heads, each through its own slice of W^O."""
+    """The output is the sum of the heads, each projected by its own slice of W^O."""
     for job in jobs(subject, dtype):
         yield from matches_exact(subject, job, _sum_of_heads(job.to(torch.float64)))
 
@@ -257,7 +257,7 @@ TIMES = 37  # how often a short sequence is repeated; a prime, unlike block size
 
 
 def _one_token_of_two(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """One token equals either of two equal tokens; one sample equals itself in a batch."""
+    """One token gives the output of two equal tokens; one sample gives its output in a batch."""
     pair = masked_job(subject, dtype, length=2)
     pair = pair.with_input(pair.query[:, :1].expand_as(pair.query).contiguous())
     yield from _alone("L = 1", subject, pair, (slice(None), slice(0, 1)))

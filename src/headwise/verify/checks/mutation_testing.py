@@ -102,7 +102,7 @@ class SelfTest:
 
     @property
     def passed(self) -> bool:
-        """Whether every check and every mutant behaved as required."""
+        """Whether no mutant survived, no check is idle and there is no false alarm."""
         return not (self.survivors or self.false_alarms or self.idle)
 
 

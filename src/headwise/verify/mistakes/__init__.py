@@ -38,7 +38,7 @@ class Observation:
 
     @cached_property
     def wide(self) -> Job:
-        """The job in float64."""
+        """The same job in float64."""
         return self.job.to(torch.float64)
 
     @cached_property

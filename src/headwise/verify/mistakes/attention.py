@@ -1,4 +1,4 @@
-"""Mistakes between the split and the merge: scores, scale, softmax, dropout, groups."""
+"""Mistakes between the split and the merge of heads: score, scale, softmax, dropout, group."""
 
 from collections.abc import Callable
 

@@ -79,7 +79,7 @@ class StepContext:
 
     @cached_property
     def bias(self) -> Tensor | None:
-        """The mask's bias on the scores, or None."""
+        """The bias that the mask adds to the scores, or None."""
         return self.mask.resolve(self.shape).bias(*self.shape.indices())
 
     @property
@@ -117,7 +117,7 @@ class Job:
 
     @property
     def alike(self) -> bool:
-        """Whether query, key and value are one tensor: self-attention."""
+        """Whether query, key and value are the same tensor, as in self-attention."""
         return self.query is self.key and self.key is self.value
 
     @property
@@ -133,7 +133,7 @@ class Job:
 
     @cached_property
     def context(self) -> StepContext:
-        """The context of the steps."""
+        """The context that all steps of this job share."""
         return StepContext(
             shape=self.shape,
             mask=self.mask,

@@ -1,4 +1,4 @@
-"""Multi-head attention as a pipeline whose steps can be replaced by wrong ones."""
+"""Multi-head attention as a pipeline whose steps can be replaced by wrong steps."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -45,7 +45,7 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
-    """A class, module or function of the file."""
+    """A class, module or function of the searched file."""
 
     name: str
     value: Any

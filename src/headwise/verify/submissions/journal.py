@@ -28,10 +28,10 @@ LARGEST = 1 << 30  # the size limit of a journal in bytes
 
 
 class Journal:
-    """Results by their keys; kept in a file, or in memory only where the file is None.
+    """Results by key, saved in a file, or only in memory if the file is None.
 
     Args:
-        file: where it is; made if it does not exist.
+        file: the path of the journal; created if it does not exist.
         request: the options of the run.
         limits: the limits of the run.
 
