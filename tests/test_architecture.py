@@ -34,7 +34,7 @@ ROOMS = (
     ("explain",),
     ("verify", "check"),
     ("heads",),
-    ("plots",),
+    ("plots", "environment"),
     ("cli", "pytest_plugin"),
 )
 """The rooms from the ground up: files and folders of ``src/headwise``. A room may import from rooms
@@ -58,8 +58,8 @@ MOST_LINES_OF_FILE, LONGEST_FUNCTION, MOST_PARAMETERS = 400, 60, 8
 MOST_FILES, MOST_LINES = 226, 42_000
 """A ratchet: lower these when the source shrinks, and raise them only for a new feature."""
 MOST_FILES_OF_FOLDER = 13
-LARGER_FOLDERS = {"check": 14}
-"""Folders that still hold more."""
+LARGER_FOLDERS = {"check": 14, "cli": 14}
+"""Folders that still hold more; a command of the command line is one file."""
 VAGUE_FILE_NAMES = {"utils", "helpers", "common", "misc"}
 VAGUE_WORDS = {"each", "asked", "told", "said", "door", "doors", "house"}
 """Words that say nothing of what a value is."""

@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,11 @@ def test_the_readme_names_every_public_name(readme):
     text = (ROOT / readme).read_text(encoding="utf-8")
     missing = [name for name in hw.__all__ if f"{name}" not in text]
     assert not missing, f"{readme} does not mention {missing}"
+
+
+def test_packages_need_no_import_of_their_own():
+    """In a fresh process."""
+    code = "import headwise as hw; print(hw.nn.UnitNorm(), hw.masks.causal(), hw.positions.YaRN)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("UnitNorm(eps=1e-06) causal() <class")

@@ -5,6 +5,7 @@ The Chinese catalogue is written in ``locale/zh/*.po``, one file per room, and c
 """
 
 import gettext
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -93,7 +94,7 @@ def same(text: str) -> Text:
     return Translated(text, text)
 
 
-def enumeration(items: "list[str] | tuple[str, ...]", most: int) -> Text:
+def enumeration(items: Sequence[str], most: int) -> Text:
     """The first items of a list, with the commas of each language, and dots where there are more.
 
     Example:

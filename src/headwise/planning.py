@@ -216,8 +216,9 @@ def _score_bytes(call: Call, engine: str) -> int:
     shape, wide = call.shape, softmax_dtype(call.q.dtype).itemsize
     if 0 in (shape.batch, shape.heads, shape.queries, shape.keys):
         return 0
-    if engine == eager.NAME:  # scores and weights
-        return 2 * shape.batch * shape.heads * shape.queries * shape.keys * wide
+    if engine == eager.NAME:  # scores and weights; a function has a temporary tensor
+        tensors = 2 if call.score_function is None else 3
+        return tensors * shape.batch * shape.heads * shape.queries * shape.keys * wide
     if engine == blockwise.NAME:
         samples, queries = blockwise.block_size(call)
         return 2 * min(samples, shape.batch) * shape.heads * queries * shape.keys * wide

@@ -6,7 +6,7 @@ import torch
 from headwise.check import CheckOptions, check
 from headwise.check.expression_reader import Reader
 from headwise.check.expression_tree import pairs, scan
-from headwise.check.targets import rounded
+from headwise.check.verdicts.targets import rounded
 
 
 def shown(values, places):

@@ -44,6 +44,9 @@ def test_something_wrong_is_status_1_with_line_and_right_value(capsys):
                 "en": "head 1, softmax, row 1, column 0",
                 "zh": "头 1，softmax，第 1 行，第 0 列",
             },
+            "verdict": "wrong",
+            "cause": {"en": "a single number is wrong", "zh": "仅一个数有误"},
+            "root": 3,
         }
     ]
 
@@ -192,3 +195,15 @@ def test_the_article_is_escaped_in_the_page(capsys, folder):
     assert status == 0
     assert "<script>alert" not in out
     assert "<b>.md" not in out
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("option", ["--position=rotary", "--position=alibi", "--kv=kv.csv"])
+@pytest.mark.parametrize("name", ["a.md", "a.tex", "a.html"])
+def test_what_is_not_computed_is_not_accused(capsys, folder, name, option, lang):
+    (folder / "kv.csv").write_text("1,0,2,1\n0,1,1,0\n", encoding="utf-8")
+    assert main(["explain", option, "--lang", lang, "--output", name]) == 0
+    capsys.readouterr()
+    status, out, err = run(capsys, name)
+    assert (status, out) == (2, "")
+    assert f"{name}: it explains an attention with a position or with other keys" in err

@@ -240,6 +240,17 @@ def test_a_tensor_is_picked_by_name(tmp_path):
         read_matrix(f"{path}:d")
 
 
+def test_an_array_of_a_json_file_is_picked_by_name(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{"x": [[1]], "y": [[2, 3]]}', encoding="utf-8")
+    assert read_matrix(f"{path}:y").values.tolist() == [[2, 3]]
+    with pytest.raises(BadFile, match=r"its 2 tensors \(x, y\), got 'z'"):
+        read_matrix(f"{path}:z")
+    path.write_text("[[1]]", encoding="utf-8")
+    with pytest.raises(BadFile, match=r"its 0 tensors \(\), got 'z'"):
+        read_matrix(f"{path}:z")
+
+
 def test_a_bias_may_hold_minus_infinity_and_three_axes(tmp_path):
     path = tmp_path / "b.npy"
     path.write_bytes(npy(np.full((2, 3, 3), -np.inf)))

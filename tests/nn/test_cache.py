@@ -101,8 +101,8 @@ def test_a_sliding_cache_never_holds_more_memory_than_its_tokens() -> None:
     for _ in range(29):
         held = cache.extend(token, token)
         assert held.k.shape[2] <= REACH + SINKS + 1
-    assert cache._content is not None
-    assert cache._content.k.untyped_storage().nbytes() == B * G * (REACH + SINKS) * D * 4
+    assert cache.content is not None
+    assert cache.content.k.untyped_storage().nbytes() == B * G * (REACH + SINKS) * D * 4
 
 
 @pytest.mark.parametrize("make", [GrowingCache, lambda: StaticCache(L), lambda: SlidingCache(L)])

@@ -259,7 +259,7 @@ def test_a_window_of_ours_over_a_long_text_with_bounded_memory(smollm2: Any) -> 
         right = exact(ids[:, :some], attention_mask=floats.double())[0]
     assert {(cache.length, cache.seen) for cache in caches} == {(1023, 4096)}
     held = {
-        (part._content.k.untyped_storage().nbytes(), part._content.v.untyped_storage().nbytes())
+        (part.content.k.untyped_storage().nbytes(), part.content.v.untyped_storage().nbytes())
         for part in caches
     }
     assert held == {(3 * 1023 * 64 * 4,) * 2}

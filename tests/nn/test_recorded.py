@@ -256,3 +256,15 @@ def test_names_of_torch_s_module():
     assert "sinks=True" in repr(hw.MultiheadAttention(E, H, sinks=True, engine="eager"))
     assert "engine=eager" in repr(hw.MultiheadAttention(E, H, engine="eager"))
     assert "add_bias_kv=True" in repr(hw.MultiheadAttention(E, H, add_bias_kv=True))
+
+
+def test_fvcore_counts_what_it_counts_of_torch_s_module():
+    fvcore = pytest.importorskip("fvcore.nn")
+    x = torch.randn(1, L, E)
+    ours = hw.MultiheadAttention(E, H, batch_first=True).eval()
+    theirs = nn.MultiheadAttention(E, H, batch_first=True).eval()
+    counts = []
+    for layer in (ours, theirs):
+        counter = fvcore.FlopCountAnalysis(layer, (x, x, x))
+        counts.append(counter.unsupported_ops_warnings(False).total())
+    assert counts[0] == counts[1] > 0

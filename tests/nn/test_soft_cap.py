@@ -9,6 +9,7 @@ import headwise as hw
 from headwise.call import Call
 from headwise.errors import BadValue
 from headwise.heads.capture.from_tensors import terms_of_call
+from headwise.heads.names import Head
 from headwise.nn import GrowingCache
 from headwise.reference import reference
 from headwise.verify.oracle.tolerance import accept
@@ -68,7 +69,7 @@ def test_a_capture_measures_capped_weights():
         weights = layer(x, x, x, average_attn_weights=False)[1]
         with hw.capture(layer, heads="all") as seen:
             layer(x, x, x)
-    accept(seen.weights("L0H1"), weights[:, 1], weights[:, 1].double())
+    accept(seen.weights[Head.parse("L0H1")], weights[:, 1], weights[:, 1].double())
 
 
 def test_terms_hold_the_cap():

@@ -99,3 +99,11 @@ def test_any_words_stay_on_their_line(words: str) -> None:
     assert len(parsed(annotations([report]))) == 1
     uses = [{"name": words, "how": "runs", "file": words, "line": 1, "text": words}]
     assert len(parsed(annotations([{**report, "forbidden": uses}]))) == 2
+
+
+@pytest.mark.parametrize("words", ["100%0Asure", "a,b:c=d", "two\nlines", "%25", "::error::x"])
+def test_words_come_back_as_they_were(words: str) -> None:
+    report = unusable(f"{words}.py", BadFile(Translated(words, words)))
+    ((level, properties, message),) = parsed(annotations([report]))
+    assert (level, message) == ("warning", f"not verified: {words}")
+    assert properties["title"] == f"headwise verify {words}.py"

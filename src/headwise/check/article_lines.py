@@ -14,7 +14,8 @@ _ALIKE: dict[int, int] = str.maketrans(
 _ALIKE |= {0xFF21 + i: 0x41 + i for i in range(58) if chr(0x41 + i).isalpha()}
 _TITLE = re.compile(r"<h([1-6])\b[^<>\n]{0,80}>", re.IGNORECASE)
 _COMMENT = re.compile(
-    r"(?m)(?:(?<=[\],;])|(?<=\d,)|(?<=\d\]))[ \t]{0,20}(?:#|//)[ \t]?[^\n\]\[]{0,100}$|(?<=\\\\)[ \t]{0,9}%[^\n]{0,100}$"
+    r"(?m)(?:(?<=[\],;])|(?<=\d,)|(?<=\d\]))[ \t]{0,20}(?:#|//)[ \t]?[^\n\]\[]{0,100}$|"
+    r"(?<=\\\\)[ \t]{0,9}%[^\n]{0,100}$"
 )
 """A comment after a row of numbers."""
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹", "₀₁₂₃₄₅₆₇₈₉"
@@ -43,8 +44,8 @@ def normalized(text: str) -> str:
     return _with_points(text.translate(_ALIKE))
 
 
-_COMMA = re.compile(r"(?<![\d.,])(\d{1,4}),(\d{1,6})(?![\d,])")
-_COMMA_SURE = re.compile(r"(?<![\d.,])\d{1,3},\d{2,4}(?![\d,])")
+_COMMA = re.compile(r"(?<![\d.,])(\d{1,4}),(\d{1,6})(?!\d|,\d)")
+_COMMA_SURE = re.compile(r"(?<![\d.,])\d{1,3},\d{2,4}(?!\d|,\d)")
 
 
 def _with_points(text: str) -> str:
@@ -151,8 +152,10 @@ class _Cutter:
 
 def _unmarked(tokens: list[Token]) -> list[Token]:
     """Without the mark of a list or a quotation, and without the number of a list or a section."""
-    while tokens and tokens[0].text in ("-", "*", "+", "•", ">", "#", "·"):
-        tokens = tokens[1:]
+    marks = 0
+    while marks < len(tokens) and tokens[marks].text in ("-", "*", "+", "•", ">", "#", "·"):
+        marks += 1
+    tokens = tokens[marks:]
     if len(tokens) < 2 or tokens[0].kind != "num":
         return tokens
     head, after = tokens[0], tokens[1]

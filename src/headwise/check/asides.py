@@ -17,7 +17,8 @@ _OTHER = re.compile(
     re.IGNORECASE,
 )
 _SUPPOSED = re.compile(
-    r"\bif\b[^.\n]{0,60}\b(?:were|was|had)\b|\bwould\b|\bwhat if\b|\bimagine\b|\binstead\b|\bhypothetical|"
+    r"\bif\b[^.\n]{0,60}\b(?:were|was|had)\b|\bwould\b|\bwhat if\b|\bimagine\b|\binstead\b|"
+    r"\bhypothetical|"
     r"如果|假如|要是|若将|もし|\bsi\b[^.\n]{0,40}\b(?:fuera|fuese)|\bwäre\b|gdyby",
     re.IGNORECASE,
 )

@@ -1,6 +1,7 @@
 """Check a worked example: recompute each printed number, and report the wrong ones."""
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 
 from headwise.check.article_lines import normalized
@@ -9,7 +10,7 @@ from headwise.check.settings.setting import CheckOptions
 from headwise.check.settings.stated_sizes import read_sizes
 from headwise.check.statements import read_statements
 from headwise.check.verdicts.computations import contradictions, read_computations
-from headwise.check.verdicts.verdict import Finding, Unmatched
+from headwise.check.verdicts.verdict import FOLLOWS, LAST_DIGIT, WRONG, Finding, Unmatched
 from headwise.document import Document, Heading, Notice, Paragraph, Table
 from headwise.document.blocks import Block
 from headwise.document.reading import ArticleText
@@ -46,60 +47,116 @@ def verdict(report: CheckReport) -> Text:
     """The result in one sentence."""
     if not report.checked and not report.findings:
         return Text("{source}: nothing was checked", source=report.source)
-    wrong = len(report.findings)
-    parts = [Text("{count} wrong", count=wrong) if wrong else Text("nothing wrong")]
+    counts = Counter(finding.verdict for finding in report.findings)
+    parts = []
+    if counts[WRONG] or counts[FOLLOWS]:
+        parts.append(Text("{count} wrong", count=counts[WRONG] + counts[FOLLOWS]))
+    elif any(array.labelled for array in report.unmatched):
+        parts.append(Text("not everything could be checked"))
+    else:
+        parts.append(Text("nothing wrong"))
     parts.append(Text("{count} numbers checked", count=report.checked))
+    if counts[LAST_DIGIT]:
+        parts.append(Text("{count} off in the last digit only", count=counts[LAST_DIGIT]))
     if report.unmatched_count:
         parts.append(Text("{count} could not be matched", count=report.unmatched_count))
     return Text("{source}: {result}", source=report.source, result=joined(Text(", "), parts))
+
+
+def is_clean(report: CheckReport) -> bool:
+    """Whether no number is wrong, and every array that names a quantity was checked."""
+    wrong = any(finding.verdict != LAST_DIGIT for finding in report.findings)
+    return bool(report.checked) and not wrong and not any(a.labelled for a in report.unmatched)
+
+
+SECTIONS = (
+    (WRONG, Text("Wrong")),
+    (FOLLOWS, Text("Follows from an earlier wrong number")),
+    (LAST_DIGIT, Text("Last digit only, from rounded steps")),
+)
 
 
 _UNCONVERTED = ArticleText("")
 
 
 def document(report: CheckReport, article: ArticleText = _UNCONVERTED) -> Document:
-    """The report: verdict, wrong numbers, unmatched arrays and assumptions.
+    """Return the report: verdict, wrong numbers by verdict, unmatched arrays and assumptions.
 
-    ``article`` says where a line of a converted file stands in it.
+    ``article`` gives the place of each line in a converted file, such as a notebook.
     """
-    blocks: list[Block] = [Notice(bool(report.checked) and not report.findings, verdict(report))]
-    if report.findings:
-        head = (Text("line"), Text("printed"), Text("right value"), Text("what it is"))
-        rows = [
-            (article.place(f.line), same(f.printed), same(f.right), f.what) for f in report.findings
-        ]
-        blocks += [Heading(Text("Wrong")), Table(head, rows)]
+    blocks: list[Block] = [Notice(is_clean(report), verdict(report))]
+    for kind, title in SECTIONS:
+        found = [finding for finding in report.findings if finding.verdict == kind]
+        if found:
+            blocks += [Heading(title), _findings(found, report, article)]
     if report.unmatched:
         titles = (Text("line"), Text("printed"), Text("why"))
         arrays = [(article.place(a.line), same(a.text), a.why) for a in report.unmatched]
-        blocks += [Heading(Text("Could not match")), Table(titles, arrays)]
+        blocks += [Heading(Text("Could not be checked")), Table(titles, arrays)]
     blocks.append(Heading(Text("Taken as given")))
     blocks += [Paragraph(note) for note in report.notes]
     return Document(Text("Check of a worked example"), tuple(blocks))
 
 
+def _findings(found: list[Finding], report: CheckReport, article: ArticleText) -> Table:
+    """The findings of one verdict; a cause stands once, at the first number that it explains."""
+    lines = {finding.start: finding.line for finding in report.findings}
+    last = Text("cause")
+    if found[0].verdict == FOLLOWS:
+        last = Text("from line")
+    elif found[0].verdict == LAST_DIGIT:
+        last = Text("")
+    head = (Text("line"), Text("printed"), Text("right value"), Text("what it is"), last)
+    rows, named = [], set[int | None]()
+    for f in found:
+        reason = Text("")
+        if f.verdict == FOLLOWS and f.root in lines:
+            reason = article.place(lines[f.root])
+        elif f.cause is not None and f.root not in named:
+            reason = f.cause
+        named.add(f.root)
+        rows.append((article.place(f.line), same(f.printed), same(f.right), f.what, reason))
+    size = 4 if found[0].verdict == LAST_DIGIT else 5
+    return Table(head[:size], [row[:size] for row in rows])
+
+
 def as_json(report: CheckReport, article: ArticleText = _UNCONVERTED) -> str:
     """The report as JSON: "format", "source", "wrong", "findings", "unmatched", "notes".
 
-    "line" counts in the text that was read; where a file was converted, such as a notebook,
-    "place" says where that is in the file.
+    "wrong" counts the findings whose "verdict" is "wrong" or "follows"; "root" is the line of the
+    wrong number that a finding starts from. "line" counts in the text that was read; for a
+    converted file, such as a notebook, "place" gives the place in the file.
     """
 
     def located(line: int) -> dict[str, object]:
         place = {"place": _bilingual(article.place(line))} if article.converted else {}
         return {"line": line, **place}
 
+    lines = {finding.start: finding.line for finding in report.findings}
     data = {
         "format": FORMAT,
         "source": report.source,
-        "wrong": len(report.findings),
+        "wrong": sum(f.verdict != LAST_DIGIT for f in report.findings),
         "checked": report.checked,
         "findings": [
-            {**located(f.line), "printed": f.printed, "right": f.right, "what": _bilingual(f.what)}
+            {
+                **located(f.line),
+                "printed": f.printed,
+                "right": f.right,
+                "what": _bilingual(f.what),
+                "verdict": f.verdict,
+                "cause": None if f.cause is None else _bilingual(f.cause),
+                "root": None if f.root is None else lines.get(f.root),
+            }
             for f in report.findings
         ],
         "unmatched": [
-            {**located(a.line), "printed": a.text, "why": _bilingual(a.why)}
+            {
+                **located(a.line),
+                "printed": a.text,
+                "why": _bilingual(a.why),
+                "labelled": a.labelled,
+            }
             for a in report.unmatched
         ],
         "notes": [_bilingual(note) for note in report.notes],
@@ -115,6 +172,9 @@ def check(
     text: str, options: CheckOptions | None = None, *, source: str = "article"
 ) -> CheckReport:
     """Compare every number of a worked example with a float64 computation.
+
+    The article is read into parts, settings and claims; a claim is judged by the settings in force
+    at its place.
 
     Args:
         text: the article: Markdown, LaTeX, HTML tables, lists, prints of arrays, or prose.

@@ -1,6 +1,6 @@
 """Parse a line into equations such as ``S_1 = 0.5×0.5 + 1.1×1.1 = 1.46``."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headwise.check.article_lines import Line
 from headwise.check.expression_reader import Reader
@@ -9,7 +9,7 @@ from headwise.check.expression_tree import Grid, Node, Token, numbers, pairs, ve
 _AND = frozenset(("and", "和", "与", "及", "以及", "und", "oraz", "と", "與", "跟"))
 _SHORT_AND = frozenset(("y", "i"))  # Spanish and Polish; a symbol where no number stands before
 BEFORE, MOST_ON_LINE = 200, 100
-"""How many characters before an equation on its line are read with it, and for how many equations."""
+"""How many characters before an equation are read with it, and for how many on one line."""
 _STARTS = frozenset(("num", "blocked", "open", "begin", "op", "name", "command"))
 
 
@@ -19,7 +19,8 @@ class Equation:
 
     ``labels`` are the words and symbols on the left, such as ``\\text{head}_1[0]``, ``before`` is
     the earlier text of the line, and ``after`` are the words after the last number. ``related`` is
-    whether a sign such as = or : joins the parts.
+    whether a sign such as = or : joins the parts, and ``tied`` are the nodes that follow the node
+    before them right after such a sign.
     """
 
     line: int
@@ -28,6 +29,18 @@ class Equation:
     nodes: list[Node] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
     related: bool = False
+    tied: set[int] = field(default_factory=set)
+
+    @property
+    def chains(self) -> list[list[Node]]:
+        """The nodes, with those that signs say to be equal put together."""
+        result: list[list[Node]] = []
+        for at, node in enumerate(self.nodes):
+            if at in self.tied and result:
+                result[-1].append(node)
+            else:
+                result.append([node])
+        return result
 
     @property
     def start(self) -> int:
@@ -77,7 +90,8 @@ def _items(line: Line, text: str) -> list[Item]:
         token = tokens[i]
         node, after = None, i
         part_of_name = i > 0 and not token.spaced and tokens[i - 1].kind in ("sub", "sup")
-        if (token.kind in _STARTS or token.text == "√") and not part_of_name:
+        root = token.text == "√" and (i == 0 or tokens[i - 1].text != "/")
+        if (token.kind in _STARTS or root) and not part_of_name:
             node, after = reader.node(i, len(tokens))
         if node is not None and _is_list_mark(reader, i, after):
             node, after, kind = None, reader.pair[i] + 1, "comma"
@@ -108,15 +122,24 @@ def _words(tokens: tuple[Token, ...], start: int, end: int, text: str) -> Item:
 def _absorbed(items: list[Item]) -> list[Item]:
     """Join the number in ``head 1`` with the words around it."""
     result: list[Item] = []
+    words: list[str] = []
     for item, after in zip(items, [*items[1:], None], strict=True):
-        last = result[-1] if result else None
         whole = isinstance(item.node, Grid) and item.node.dims == 0 and item.text.isdigit()
         index = whole and len(item.text) <= 3 and (after is None or after.kind != "node")
-        if last is not None and last.kind == "text" and (item.kind == "text" or index):
-            result[-1] = Item("text", f"{last.text} {item.text}", last.start, last.line)
-        else:
-            result.append(item)
+        if words and (item.kind == "text" or index):
+            words.append(item.text)
+            continue
+        _close_words(result, words)
+        words = [item.text] if item.kind == "text" else []
+        result.append(item)
+    _close_words(result, words)
     return result
+
+
+def _close_words(result: list[Item], words: list[str]) -> None:
+    """Put the words that were gathered into the last item."""
+    if len(words) > 1:
+        result[-1] = replace(result[-1], text=" ".join(words))
 
 
 def _kind(tokens: tuple[Token, ...], i: int) -> str:
@@ -198,6 +221,8 @@ def _group(items: list[Item], line: Line, text: str) -> list[Equation]:
             now.flush()
         elif item.node is not None:
             now.flush()
+            if now.nodes and at >= 2 and [i.kind for i in items[at - 2 : at]] == ["node", "rel"]:
+                now.tied.add(len(now.nodes))
             now.nodes.append(item.node)
         else:
             (now.after if now.nodes else now.labels).append(item.text)

@@ -24,7 +24,11 @@ from headwise.check.expression_tree import (
     vector,
 )
 
-_FUNCTIONS = {**{name: name for name in ("softmax", "exp", "sqrt", "concat")}, "cat": "concat"}
+_FUNCTIONS = {
+    **{name: name for name in ("softmax", "exp", "sqrt", "concat")},
+    "cat": "concat",
+    "√": "sqrt",
+}
 _WRAPPERS = ("\\text", "\\mathrm", "\\operatorname", "\\mathbf", "\\vec", "\\boldsymbol")
 _VECTOR = re.compile(r"[vVxX][0-9]{0,2}$")
 _BLANK = frozenset(("newline", "math", "display"))
@@ -156,19 +160,25 @@ class Reader:
         if word in ("\\frac", "\\dfrac", "\\tfrac"):
             return self._fraction(i + 1, end)
         if token.text in ("e", "\\exp") and self._is(i + 1, end, "sup"):
+            if i + 2 < end and self.tokens[i + 2].text == "e":
+                return None, i
             node, after = self._factor(i + 2, end)
             return (None if node is None else Apply("exp", (node,))), after
         if word in _WRAPPERS and i + 1 in self.pair and self.pair[i + 1] == i + 3:
             word, i = self.tokens[i + 2].text.lower(), i + 3
         name = _FUNCTIONS.get(word.lstrip("\\"))
         start = self.after_index(i + 1) if self._is(i + 1, end, "sub") else i + 1
-        if name is None or start >= end:
+        if name is None or start >= end or self._nested(start):
             return None, i
         if start not in self.pair:
             node, after = self._factor(start, end) if name in ("sqrt", "softmax") else (None, i)
             return (None if node is None else Apply(name, (node,))), after
         args = self._arguments(start)
         return (Apply(name, args) if args else None), self.pair[start] + 1
+
+    def _nested(self, i: int) -> bool:
+        """Whether a root without brackets stands right before another one."""
+        return self.tokens[i].text in ("√", "\\sqrt", "sqrt") and i not in self.pair
 
     def _arguments(self, i: int) -> tuple[Node, ...]:
         array = self.array(i)

@@ -4,7 +4,8 @@ import re
 
 ORDINALS = {
     "first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
-    "eighth": 8, "一": 1, "二": 2, "两": 2, "兩": 2, "三": 3, "四": 4, "五": 5, "六": 6, "七": 7, "八": 8,
+    "eighth": 8,
+    "一": 1, "二": 2, "两": 2, "兩": 2, "三": 3, "四": 4, "五": 5, "六": 6, "七": 7, "八": 8,
     "erste": 1, "zweite": 2, "dritte": 3, "vierte": 4,
     "primer": 1, "primera": 1, "segundo": 2, "segunda": 2, "tercer": 3, "tercera": 3, "cuarta": 4,
     "pierwsz": 1, "drug": 2, "trzeci": 3, "czwart": 4,
@@ -60,8 +61,10 @@ WORDS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
             ("concat", "output"),
         ),
         (
-            r"weighted (?:sum|average)|加权|加權|context vectors?|上下文向量|gewichtete summe|"
-            r"suma ponderada|suma ważona|średni\w ważon|重み付き(?:和|平均)|加重(?:和|平均)",
+            (
+                r"weighted (?:sum|average)|加权|加權|context vectors?|上下文向量|gewichtete summe|"
+                r"suma ponderada|suma ważona|średni\w ważon|重み付き(?:和|平均)|加重(?:和|平均)"
+            ),
             ("head", "output"),
         ),
         (
@@ -74,8 +77,11 @@ WORDS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
             ("softmax",),
         ),
         (
-            r"(?:before|prior to|without)\s(?:the\s)?scal|\bunscaled\b|\braw\b|(?:缩放|縮放)(?:之)?前|"
-            r"vor der skalierung|antes de escalar|przed skalowan|スケール前",
+            (
+                r"(?:before|prior to|without)\s(?:the\s)?scal|\bunscaled\b|\braw\b|"
+                r"(?:缩放|縮放)(?:之)?前|"
+                r"vor der skalierung|antes de escalar|przed skalowan|スケール前"
+            ),
             ("score",),
         ),
         (
@@ -83,19 +89,26 @@ WORDS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
             ("masked", "scaled"),
         ),
         (
-            r"\bscal(?:ed|ing)|缩放|縮放|skaliert|escalad|skalowan|スケール|"
-            r"\bdivi(?:de|ded|ding|didos?|didas?|sión)\b|geteilt|除以|podziel|dziel|で割|割る",
+            (
+                r"\bscal(?:ed|ing)|缩放|縮放|skaliert|escalad|skalowan|スケール|"
+                r"\bdivi(?:de|ded|ding|didos?|didas?|sión)\b|geteilt|除以|podziel|dziel|で割|割る"
+            ),
             ("scaled", "masked"),
         ),
         (
-            r"\bscores?|logits?|dot[ -]products?|得分|分数|分數|打分|点积|點積|内积|內積|"
-            r"punktproduk|skalarproduk|bewertung|puntuaci|productos? (?:escalar|punto)|"
-            r"iloczyn|スコア|ドット積",
+            (
+                r"\bscores?|logits?|dot[ -]products?|得分|分数|分數|打分|点积|點積|内积|內積|"
+                r"punktproduk|skalarproduk|bewertung|puntuaci|productos? (?:escalar|punto)|"
+                r"iloczyn|スコア|ドット積"
+            ),
             (*_SCORE, "softmax"),
         ),
         (
-            r"head[ _]?(?:[0-9]{1,2}[ _]?)?(?:outputs?|gives)|[头頭].{0,4}(?:的?[输輸]出|结果|結果)|"
-            r"ausgabe des kopf|salida de la cabeza|wynik głowy|ヘッドの出力",
+            (
+                r"head[ _]?(?:[0-9]{1,2}[ _]?)?(?:outputs?|gives)|"
+                r"[头頭].{0,4}(?:的?[输輸]出|结果|結果)|"
+                r"ausgabe des kopf|salida de la cabeza|wynik głowy|ヘッドの出力"
+            ),
             ("head", "output"),
         ),
         (
@@ -103,18 +116,25 @@ WORDS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
             ("output", "head", "concat"),
         ),
         (
-            r"\bquer(?:y|ies)(?![ _]*[0-9])|(?:查询|查詢)(?!\s*[0-9])|\banfragen?\b(?! [0-9])|"
-            r"\bconsultas?\b(?! [0-9])|zapytani|クエリ(?!\s*[0-9])",
+            (
+                r"\bquer(?:y|ies)(?![ _]*[0-9])|(?:查询|查詢)(?!\s*[0-9])|\banfragen?\b(?! [0-9])|"
+                r"\bconsultas?\b(?! [0-9])|zapytani|クエリ(?!\s*[0-9])"
+            ),
             ("q", "Q"),
         ),
         (
-            r"\bkeys?(?![ _]*[0-9])\b|[键鍵](?!\s*[0-9])|schlüssel(?! [0-9])|\bclaves?\b(?! [0-9])|"
-            r"klucz(?!\w* [0-9])|キー",
+            (
+                r"\bkeys?(?![ _]*[0-9])\b|[键鍵](?!\s*[0-9])|schlüssel(?! [0-9])|"
+                r"\bclaves?\b(?! [0-9])|"
+                r"klucz(?!\w* [0-9])|キー"
+            ),
             ("k", "K"),
         ),
         (
-            r"\bvalue (?:matrix|vectors?)|^\W*values?\W*$|值(?:矩阵|向量|矩陣)|^\W*(?:werte|valores|"
-            r"wartości|バリュー|值)\W*$",
+            (
+                r"\bvalue (?:matrix|vectors?)|^\W*values?\W*$|值(?:矩阵|向量|矩陣)|"
+                r"^\W*(?:werte|valores|wartości|バリュー|值)\W*$"
+            ),
             ("v", "V"),
         ),
         (
@@ -194,8 +214,10 @@ _FORMULAS = tuple(
         (r"\+M(?![a-z])", ("masked",)),
         (r"(?<![a-z])[Qq](?![a-z])[^A-Za-z·]{0,16}[·@]?(?<![a-z])[Kk](?![a-z])", _SCORE),
         (
-            r"(?<![A-Za-z])(?:[AP]|α|attn\w{0,8}|(?:attention_?)?weights|probs?|w)[^A-Za-z·@;]{0,12}"
-            r"[·@;]?[VXE](?![a-z])",
+            (
+                r"(?<![A-Za-z])(?:[AP]|α|attn\w{0,8}|(?:attention_?)?weights|probs?|w)[^A-Za-z·@;]{0,12}"
+                r"[·@;]?[VXE](?![a-z])"
+            ),
             ("head",),
         ),
         (r"(?<![A-Za-z])V[·@;]?A(?![A-Za-z])", ("head",)),

@@ -88,7 +88,10 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile("".join(pieces), re.DOTALL)
 
 
-COMMANDS = ("explain", "check", "verify", "inspect", "ablate", "models", "demo", "show", "plan")
+COMMANDS = (
+    *("explain", "check", "verify", "inspect", "ablate", "models", "demo", "show", "plan"),
+    "doctor",
+)
 """Every command, in the order of the help."""
 
 _HEADINGS = {"Options": Text("Options"), "Commands": Text("Commands")}

@@ -4,7 +4,7 @@
 |---|---|
 | .csv, .tsv | one row a line; a header and a column of tokens are recognised, see `number_tables` |
 | .npy | one array of numbers; nothing is ever unpickled |
-| .json | ``[[…], …]``, or ``{"x": [[…], …], "tokens": […]}`` |
+| .json | ``[[…], …]``, or ``{"x": [[…], …], "tokens": […]}``; ``file.json:name`` for another name |
 | .safetensors | the only tensor in the file, or ``file.safetensors:name`` |
 | an article, such as .md, .html, .ipynb or .docx | the array X in it, or ``file.md:name`` |
 """
@@ -215,13 +215,16 @@ def _article(file: InputFile) -> TokenArray:
 def _json(file: InputFile) -> TokenArray:
     content = parse_json(decoded(file))
     tokens: tuple[str, ...] | None = None
-    if isinstance(content, dict):
+    if isinstance(content, dict) and file.tensor is None:
         labels = content.get("tokens")
         if "x" not in content or not isinstance(labels, list | None):
             raise BadFile('expected {"x": [[…]], "tokens": […]}; the numbers stand under "x"')
         if labels is not None:
             tokens = _validated(list(map(str, labels)))
         content = content["x"]
+    elif file.tensor is not None:
+        named = content if isinstance(content, dict) else {}
+        content = named[_tensor_name(file, sorted(named))]
     return _token_array(from_lists(content, booleans=file.option == "mask"), tokens)
 
 

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from headwise.document import Block, Document, Formula, Heading, HeatMap, Matrix, Paragraph
+from headwise.document.text_format import spans
 from headwise.explain.matrix_blocks import SELECTED, SMALL, matrix_blocks, side_by_side
 from headwise.explain.row_derivation import KEYS_SHOWN, row_derivation
 from headwise.explain.trace import KEYS, OPTIONAL_KEYS, Trace, check_ranges
-from headwise.lang import Text, enumeration
+from headwise.lang import LANGS, Text, enumeration
 
 HEADS_SHOWN = 4
 """The most heads that are all shown; of more, only the first, unless ``head`` is given."""
@@ -49,6 +50,31 @@ _SOFTMAX_SOME_MASKED = Text(
     "Softmax over each row: the weights of a query are at least 0 and sum to 1, "
     "or are all 0 where it sees no key."
 )
+
+
+_PLACED = Text("The position adds $P$ to the input:")
+_TURNED = Text(
+    "The position rotates each row of $Q_h$ and $K_h$ by angles that grow with the row's number, "
+    "so that the scores depend on distances:"
+)
+_ADDED = Text("Position: a number for each pair, by the distance of the key from the query.")
+
+
+def _cross_attention(tokens: Sequence[str]) -> Text:
+    return Text(
+        "Cross-attention: the queries come from $X$, the keys and values from the {count} "
+        "rows of $X_{{kv}}$: {names}.",
+        count=len(tokens),
+        names=enumeration(tokens, SMALL),
+    )
+
+
+def is_extended(text: str) -> bool:
+    """Whether a text is what `steps` writes of an attention with a position or with other keys."""
+    texts = (_PLACED, _TURNED, _ADDED, _cross_attention(()))
+    openings = (spans(sentence, lang)[0][0] for sentence in texts for lang in LANGS)
+    plain = text.replace("{-}", "-")  # as LaTeX writes it
+    return any(opening.strip() in plain for opening in openings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,19 +116,13 @@ class _Steps:
         )
         blocks: list[Block] = [Paragraph(text), _DEFINITION]
         if trace.has("kv"):
-            note = Text(
-                "Cross-attention: the queries come from $X$, the keys and values from the {count} "
-                "rows of $X_{{kv}}$: {names}.",
-                count=len(trace.key_tokens),
-                names=enumeration(trace.key_tokens, SMALL),
-            )
-            blocks.append(Paragraph(note))
+            blocks.append(Paragraph(_cross_attention(trace.key_tokens)))
         blocks += self.matrix("X", trace.get("x"), trace.tokens)
         for key, symbol in _INPUTS.items():
             if trace.has(key):
                 labels = trace.key_tokens if "kv" in key else trace.tokens
                 if key == "placed":
-                    blocks.append(Paragraph(Text("The position adds $P$ to the input:")))
+                    blocks.append(Paragraph(_PLACED))
                 blocks += self.matrix(symbol, trace.get(key), labels, OPTIONAL_KEYS[key][1])
         return blocks
 
@@ -176,11 +196,7 @@ class _Steps:
         for head in self.heads:
             blocks += side_by_side(b for key in "qkv" for b in self.quantity(key, head))
         if self.trace.has("turned_q"):
-            turn = Text(
-                "The position rotates each row of $Q_h$ and $K_h$ by angles that grow with the "
-                "row's number, so that the scores depend on distances:"
-            )
-            blocks.append(Paragraph(turn))
+            blocks.append(Paragraph(_TURNED))
             for head in self.heads:
                 turned = ("turned_q", "turned_k")
                 blocks += side_by_side(b for key in turned for b in self.quantity(key, head))
@@ -246,7 +262,6 @@ class _Steps:
             scaled = ("S̃_%d = S_%d / √d_k", r"\tilde{S}_{%d} = S_{%d} / \sqrt{d_k}")
         mask = Text("Bias and mask: $B$ is added, and a key that may not be seen gets −∞.")
         masked = ("Ŝ_%d = S̃_%d + B_%d", r"\hat{S}_{%d} = \tilde{S}_{%d} + B_{%d}")
-        place = Text("Position: a number for each pair, by the distance of the key from the query.")
         if self.trace.has("position"):
             masked = (
                 "Ŝ_%d = S̃_%d + P_%d + B_%d",
@@ -257,7 +272,7 @@ class _Steps:
         return [
             ("score", score, *product),
             ("scaled", scale, *scaled),
-            *([("position", place, "P_%d", "P_{%d}")] if self.trace.has("position") else []),
+            *([("position", _ADDED, "P_%d", "P_{%d}")] if self.trace.has("position") else []),
             *([("masked", mask, *masked)] if biased else []),
             ("softmax", softmax, *weights),
             ("head", output, "head_%d = A_%d V_%d", r"\mathrm{head}_{%d} = A_{%d} V_{%d}"),

@@ -1,6 +1,13 @@
 """Modules: attention with its projections, and what it remembers between calls."""
 
-from headwise.nn.cache import GrowingCache, KVCache, SlidingCache, StaticCache
+from headwise.nn.cache import (
+    GrowingCache,
+    KeyValues,
+    KVCache,
+    MemoryCache,
+    SlidingCache,
+    StaticCache,
+)
 from headwise.nn.cache_state import SegmentMemory
 from headwise.nn.conversion import Conversion, convert
 from headwise.nn.init import INITS, Flow, measure, t_fixup
@@ -15,7 +22,9 @@ __all__ = [
     "Flow",
     "GrowingCache",
     "KVCache",
+    "KeyValues",
     "LogitScale",
+    "MemoryCache",
     "MultiheadAttention",
     "OutputGate",
     "SegmentMemory",

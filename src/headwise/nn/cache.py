@@ -3,11 +3,17 @@
     GrowingCache    keeps all tokens
     StaticCache     keeps all tokens, in memory that is allocated once
     SlidingCache    keeps the last tokens and the first few (attention sinks): bounded memory
+    MemoryCache     keeps the keys and values of an encoder's output, projected once
 
 A cache belongs to one attention of one model: ``layer(x, x, x, cache=cache)``. It holds keys as
 they are before a position rotates them. The attention counts positions from the first key in the
 cache and places the last new query at the last key, so that masks and relative positions agree with
 those of the full sequence.
+
+A cache of your own, such as a paged or a quantised one, derives from `KVCache`: `store` adds new
+keys and values and returns all of them. One that does not keep them in ``content`` also overrides
+`length`, `reset` and `reorder`, and `real` where there may be padding; ``examples/own_caches.py``
+has two.
 """
 
 from abc import ABC, abstractmethod
@@ -42,26 +48,25 @@ class KVCache(ABC):
 
     Attributes:
         seen: the total number of tokens received, which is the position of the next one.
+        content: the keys and values that are kept; None while there are none.
+        batch: the batch size of the cache; None while it is empty.
     """
 
     def __init__(self) -> None:
         self.seen = 0
-        self._content: KeyValues | None = None
+        self.content: KeyValues | None = None
+        self.batch: int | None = None
+        self._first: KeyValues | None = None  # without tokens: sizes, dtypes and devices
 
     @property
     def length(self) -> int:
         """The number of tokens in the cache."""
-        return 0 if self._content is None else self._content.k.shape[2]
-
-    @property
-    def batch(self) -> int | None:
-        """The batch size of the cache; None while it is empty."""
-        return None if self._content is None else self._content.k.shape[0]
+        return 0 if self.content is None else self.content.k.shape[2]
 
     @property
     def real(self) -> Tensor | None:
         """(B, S), False on padding among the tokens in the cache; None where there is none."""
-        return None if self._content is None else self._content.real
+        return None if self.content is None else self.content.real
 
     @property
     def kept(self) -> int:
@@ -79,26 +84,37 @@ class KVCache(ABC):
         Raises:
             BadValue: if sizes differ from those in the cache, or the cache is full.
         """
-        _check(k, v, real, self._content)
-        extended = self._extended(k, v, real)
-        self.seen += k.shape[2]
+        _check(k, v, real, self._first)
+        extended = self.store(k, v, real)
+        if self._first is None:
+            self._first = KeyValues(k.detach()[:, :, :0], v.detach()[:, :, :0], None)
+        self.batch, self.seen = k.shape[0], self.seen + k.shape[2]
         return extended
 
+    @abstractmethod
+    def store(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
+        """Keep new keys and values, and return those of all tokens that the call attends to.
+
+        The arguments are those of `extend`, and are checked. `seen` does not count them yet.
+        """
+
     def reset(self) -> None:
-        self.seen, self._content = 0, None
+        """Forget every token, before another sequence."""
+        self.seen, self.content, self.batch, self._first = 0, None, None, None
 
     def reorder(self, index: Tensor) -> None:
         """Let sample i continue the old sample index[i], as in a beam search.
 
         ``index`` holds integers (B',) from 0 to B - 1; BadType and BadValue refuse any other.
         """
-        if self._content is not None:
-            check_beam_index(index, self._content.k.shape[0], Text("the cache"))
-            self._content = self._content.map(lambda rows, _: rows.index_select(0, index))
-
-    @abstractmethod
-    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
-        """The result of `extend`; also updates the content of the cache."""
+        if self.batch is None:
+            return
+        check_beam_index(index, self.batch, Text("the cache"))
+        self.batch = len(index)
+        if self._first is not None:
+            self._first = self._first.map(lambda rows, _: rows.index_select(0, index))
+        if self.content is not None:
+            self.content = self.content.map(lambda rows, _: rows.index_select(0, index))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(<{self.length} of {self.seen} tokens held>)"
@@ -115,9 +131,9 @@ class GrowingCache(KVCache):
         torch.Size([1, 2, 3, 4])
     """
 
-    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
-        self._content = _concatenated(self._content, k, v, real)
-        return self._content
+    def store(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
+        self.content = _concatenated(self.content, k, v, real)
+        return self.content
 
 
 class StaticCache(KVCache):
@@ -152,7 +168,7 @@ class StaticCache(KVCache):
         super().reset()
         self._count = 0
 
-    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
+    def store(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
         # the content is the buffers, since compiled code cannot take both a tensor and its view
         first, last = self._count, self._count + k.shape[2]
         if last > self.max_length:
@@ -167,7 +183,7 @@ class StaticCache(KVCache):
                 "StaticCache: k and v want a gradient, which overwritten memory cannot give; use "
                 "torch.no_grad(), or GrowingCache()"
             )
-        buffers = self._content
+        buffers = self.content
         if buffers is None:
             length, batch, groups = self.max_length, k.shape[0], k.shape[1]
             new_k = k.new_zeros(batch, groups, length, k.shape[3])
@@ -175,7 +191,7 @@ class StaticCache(KVCache):
         buffers.k[:, :, first:last] = k.detach()
         buffers.v[:, :, first:last] = v.detach()
         real = _concatenated_real(buffers.real, first, real, k)
-        self._content, self._count = KeyValues(buffers.k, buffers.v, real), last
+        self.content, self._count = KeyValues(buffers.k, buffers.v, real), last
         return KeyValues(buffers.k[:, :, :last], buffers.v[:, :, :last], real)
 
 
@@ -214,10 +230,10 @@ class SlidingCache(KVCache):
     def kept(self) -> int:
         return self.sinks
 
-    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
-        extended = _concatenated(self._content, k, v, real)
+    def store(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
+        extended = _concatenated(self.content, k, v, real)
         fits = extended.k.shape[2] <= self.sinks + self.size
-        self._content = extended if fits else extended.map(self._ends)
+        self.content = extended if fits else extended.map(self._ends)
         return extended
 
     def _ends(self, rows: Tensor, axis: int) -> Tensor:
@@ -225,6 +241,63 @@ class SlidingCache(KVCache):
         first = rows.narrow(axis, 0, self.sinks)
         last = rows.narrow(axis, rows.shape[axis] - self.size, self.size)
         return torch.cat((first, last), axis)
+
+
+class MemoryCache:
+    """Keys and values of a memory, such as an encoder's output, projected in the first call only.
+
+    ``layer(x, memory, memory, cache=cache)`` gives what it gives without a cache, and projects the
+    memory once. Every call gets the same memory, of which later calls read the size alone, and its
+    ``key_padding_mask`` and masks as without a cache. One belongs to one attention of one model.
+
+    Attributes:
+        content: the projected keys and values; None before the first call.
+
+    Example:
+        >>> import headwise as hw
+        >>> layer, cache = hw.MultiheadAttention(8, 2, batch_first=True), MemoryCache()
+        >>> memory = torch.zeros(1, 5, 8)
+        >>> for step in range(3):
+        ...     output, _ = layer(torch.zeros(1, 1, 8), memory, memory, cache=cache)
+        >>> cache
+        MemoryCache(<5 tokens>)
+    """
+
+    def __init__(self) -> None:
+        self.content: KeyValues | None = None
+
+    def projected(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """k (B, G, S, D) and v (B, G, S, Dv), from the function in the first call only."""
+        if self.content is None:
+            self.content = KeyValues(*project(), None)
+        return self.content.k, self.content.v
+
+    def check(self, memory: Tensor) -> None:
+        """Check that a memory (B, S, kdim) has the size of the one that was projected."""
+        if self.content is None:
+            return
+        batch, _, length, _ = self.content.k.shape
+        if memory.shape[:2] != (batch, length):
+            raise BadValue(
+                "cache: it holds a memory of (B, S) = {expected}, got {got}; reset() it before "
+                "another memory, or reorder(index) it where samples continue others",
+                expected=(batch, length),
+                got=tuple(memory.shape[:2]),
+            )
+
+    def reset(self) -> None:
+        """Forget the memory, before another one."""
+        self.content = None
+
+    def reorder(self, index: Tensor) -> None:
+        """Let sample i have the memory of the old sample index[i], as in a beam search."""
+        if self.content is not None:
+            check_beam_index(index, self.content.k.shape[0], Text("the cache"))
+            self.content = self.content.map(lambda rows, _: rows.index_select(0, index))
+
+    def __repr__(self) -> str:
+        length = 0 if self.content is None else self.content.k.shape[2]
+        return f"MemoryCache(<{length} tokens>)"
 
 
 def _concatenated(old: KeyValues | None, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:

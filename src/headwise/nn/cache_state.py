@@ -1,5 +1,6 @@
 """What a module remembers between calls: the state of its cache, and earlier segments."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +13,7 @@ from headwise.masks.mask import Tile
 from headwise.masks.mask_mod import FromMaskMod
 from headwise.masks.patterns.block_sparse import RandomBlocks
 from headwise.masks.patterns.composed import Appended
-from headwise.nn.cache import KVCache, described
+from headwise.nn.cache import KVCache, MemoryCache, described
 from headwise.nn.validation import check_beam_index
 from headwise.positions import Position, Stage
 from headwise.shapes import AttentionShape, Index, Truth, check_integer
@@ -26,12 +27,15 @@ class CacheState:
     seen: int = 0  # how many tokens came before, which is the position of the first new one
     length: int = 0  # how many of them are in the cache
     real: Tensor | None = None  # (B, n), False on padding among the new keys; None if all are real
+    memory: MemoryCache | None = None  # positions and masks are those of a call without a cache
 
     @classmethod
-    def of(cls, cache: KVCache | None) -> "CacheState":
+    def of(cls, cache: KVCache | MemoryCache | None) -> "CacheState":
         """The state of a cache of `headwise.nn`, or of none."""
         if cache is None:
             return NO_CACHE
+        if isinstance(cache, MemoryCache):
+            return cls(memory=cache)
         if not isinstance(cache, KVCache):
             raise BadType(
                 "cache: expected a cache or None, got {cache_type}; for example "
@@ -86,8 +90,14 @@ class CacheState:
             return position
         return position if position.by_difference else ShiftedPosition(position, dropped)
 
-    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Earlier and new keys and values, (B, G, S, D); the cache then has the new ones too."""
+    def keys_values(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Earlier and new keys and values, (B, G, S, D); the cache then has the new ones too.
+
+        ``project`` gives the new ones; a memory is projected once.
+        """
+        if self.memory is not None:
+            return self.memory.projected(project)
+        k, v = project()
         if self.cache is None:
             return k, v
         extended = self.cache.extend(k, v, self.real)

@@ -13,7 +13,7 @@ from headwise.errors import BadValue
 from headwise.masks import Mask, padding
 from headwise.nn import torch_compat
 from headwise.nn import validation as check
-from headwise.nn.cache import KVCache
+from headwise.nn.cache import KVCache, MemoryCache
 from headwise.nn.cache_state import CacheState
 from headwise.nn.init import ROLES, ParameterFactory, initialise, words_by_role
 from headwise.nn.sharded_heads import check_sharded_heads
@@ -214,7 +214,7 @@ class MultiheadAttention(torch_compat.TorchInterface):
         average_attn_weights: bool = True,
         is_causal: bool = False,
         *,
-        cache: KVCache | None = None,
+        cache: KVCache | MemoryCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attention of each query over the keys: project, split, attend, concatenate, project.
 
@@ -230,7 +230,8 @@ class MultiheadAttention(torch_compat.TorchInterface):
             is_causal: no query sees a later key; holds together with attn_mask, or without it.
             cache: the keys and values of earlier calls; key and value are then those of the n new
                 tokens, which are added to it. S counts all keys, the last query stands at the last
-                key, and key_padding_mask is that of the new keys. See `headwise.nn.cache`.
+                key, and key_padding_mask is that of the new keys. A `headwise.nn.MemoryCache` holds
+                a memory instead, projected once. See `headwise.nn.cache`.
 
         Returns:
             The output in the query's layout; and the weights before dropout, (B, L, S), or
@@ -261,7 +262,7 @@ class MultiheadAttention(torch_compat.TorchInterface):
         *,
         mask: Mask | None = None,
         need: Collection[str] = (),
-        cache: KVCache | None = None,
+        cache: KVCache | MemoryCache | None = None,
     ) -> Result:
         """`forward` with a headwise mask, and with other results of every head.
 
@@ -297,7 +298,7 @@ class MultiheadAttention(torch_compat.TorchInterface):
         return replace(result, output=from_batch_first(output, query, self.batch_first))
 
     def _prepare(
-        self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache | None
+        self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache | MemoryCache | None
     ) -> tuple[Inputs, AttentionShape, CacheState]:
         """Check the inputs, make them batch first, and add the positions of stage INPUT."""
         if cache is not None and self.global_proj is not None:
@@ -311,6 +312,8 @@ class MultiheadAttention(torch_compat.TorchInterface):
         x_q, x_k, x_v = (to_batch_first(x, self.batch_first) for x in inputs)
         (batch, queries), keys = x_q.shape[:2], state.length + x_k.shape[1]
         device = x_q.device
+        if state.memory is not None:
+            state.memory.check(x_k)
         shape = AttentionShape(batch, self.num_heads, queries, keys, keys - queries, device)
         if self.position is not None:
             first = state.seen + x_k.shape[1] - queries
@@ -330,7 +333,8 @@ class MultiheadAttention(torch_compat.TorchInterface):
         x_q, x_k, x_v = inputs
         own = [] if self.mask is None else [state.shift(self.mask)]
         mask = torch_compat.intersect([*own, *masks]).resolve(shape)
-        x_k, x_v = zero_padding(x_k, x_v, torch_compat.real_keys(mask, shape))
+        if state.memory is None:  # of a memory another call may see other keys
+            x_k, x_v = zero_padding(x_k, x_v, torch_compat.real_keys(mask, shape))
         rows = None if self.global_proj is None else GlobalRows.of(mask, shape)
         ordinary = mask if rows is None else without_global_rows(mask)
         if rows is not None:
@@ -354,13 +358,16 @@ class MultiheadAttention(torch_compat.TorchInterface):
         """The result of all heads, (B, H, L, D), by the projections of ``owner``."""
         x_q, x_k, x_v = inputs
         q = split_heads(owner.q_proj(x_q), self.head_dim)
-        k = split_heads(owner.k_proj(x_k), self.head_dim)
-        v = split_heads(owner.v_proj(x_v), self.head_dim)
-        if q.shape[1] != self.num_heads or k.shape[1] != self.num_kv_heads:
-            check_sharded_heads(self, q, k, mask)
         q = apply_norm("query_norm", self.query_norm, q)
-        k = apply_norm("key_norm", self.key_norm, k)
-        k, v = state.extend(k, v)  # q (B, H, L, D), k and v (B, G, S, D)
+
+        def project() -> tuple[Tensor, Tensor]:
+            k = split_heads(owner.k_proj(x_k), self.head_dim)
+            v = split_heads(owner.v_proj(x_v), self.head_dim)
+            if q.shape[1] != self.num_heads or k.shape[1] != self.num_kv_heads:
+                check_sharded_heads(self, q, k, mask)
+            return apply_norm("key_norm", self.key_norm, k), v
+
+        k, v = state.keys_values(project)  # q (B, H, L, D), k and v (B, G, S, D)
         offset = k.shape[2] - q.shape[2]
         k, v, mask = append_keys((k, v), (self.bias_k, self.bias_v), self.add_zero_attn, mask)
         position = state.shift_position(self.position)

@@ -212,6 +212,9 @@ class NotPacked:
     def __torch_function__(cls, *args: object, **kwargs: object) -> NoReturn:
         raise _not_packed()
 
+    def __getitem__(self, index: object) -> NoReturn:
+        raise _not_packed()
+
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(name if name.startswith("__") else str(_not_packed()))
 

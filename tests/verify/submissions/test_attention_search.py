@@ -171,3 +171,9 @@ def test_names_to_skip_are_not_tried(tmp_path: Path) -> None:
 def test_a_file_that_does_not_load_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="does not import: ZeroDivisionError"):
         searched(tmp_path, "1 / 0")
+
+
+def test_an_instance_that_cannot_be_called_is_no_row_beside_its_class(tmp_path: Path) -> None:
+    source = INSTANCE.replace("made = Made(15, 3)", "made = Made(32, 4)")
+    result = searched(tmp_path, source)
+    assert (result["found"], result["refused"]) == (["Made"], [])

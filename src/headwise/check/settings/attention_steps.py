@@ -40,7 +40,7 @@ class StepRules:
     score: Callable[[Tensor, Tensor], Tensor] = lambda q, k: q @ k.T
     block: Callable[[Tensor, Tensor | None], Tensor] = blocked
     weigh: Callable[[Tensor], Tensor] = softmax_of_rows
-    reweigh: Callable[[Tensor, Tensor | None], Tensor] = lambda weights, mask: weights
+    reweigh: Callable[[Tensor, Tensor | None], Tensor] = lambda weights, _: weights
     mix: Callable[[Tensor, Tensor], Tensor] = lambda weights, v: weights @ v
     order: Callable[[list[Tensor]], list[Tensor]] = lambda heads: heads
     finish: Callable[[Tensor, Tensor], Tensor] = lambda concat, weight: concat @ weight
@@ -77,17 +77,17 @@ def _project(
     x = given.get((source, None), given.get(("x", None)))
     weight = given.get((f"W_{name}", None))
     own = sorted(((h, t) for (key, h), t in given.items() if key == name and h), key=lambda p: p[0])
+    whole = given.get((name, None))
     if own:
         each = [table for _, table in own]
         whole = torch.cat(each, 1)
-    elif (name, None) in given or (x is not None and weight is not None):
-        whole = given.get((name, None))
-        if whole is None:
-            bias = given.get((f"b_{name}", None), torch.zeros(()).double())
-            whole = steps.rounded(x @ weight + bias)
-        each = list(whole.chunk(_groups(name, whole.shape[1], tables, heads), 1))
-    else:
+    elif whole is None and x is not None and weight is not None:
+        bias = given.get((f"b_{name}", None), torch.zeros(()).double())
+        whole = steps.rounded(x @ weight + bias)
+    if whole is None:
         return
+    if not own:
+        each = list(whole.chunk(_groups(name, whole.shape[1], tables, heads), 1))
     tables[name.upper(), None] = whole
     if heads % len(each) == 0:
         shared = heads // len(each)

@@ -21,7 +21,8 @@ _CJK_NOT = r"不|没有?|沒有?|无|無|未|去掉|省略|忽略|跳过|跳過"
 _FLAGS = re.IGNORECASE
 
 MASK_OFF = re.compile(
-    rf"\b{_NOT}[\s-]?(?:\w{{1,10}}\s){{0,2}}(?:{_MASK})|\b(?:un|non)-?mask\w{0, 4}\b|\bnon-?causal\b|bi-?directional|"
+    rf"\b{_NOT}[\s-]?(?:\w{{1,10}}\s){{0,2}}(?:{_MASK})|\b(?:un|non)-?mask\w{{0,4}}\b|"
+    r"\bnon-?causal\b|bi-?directional|"
     rf"(?:{_CJK_NOT})(?:加|用|使用|做|施加)?(?:任何)?(?:{_CJK_MASK})|マスク(?:なし|を使わ|は使わ)",
     _FLAGS,
 )
@@ -43,8 +44,9 @@ SCALE_ON = re.compile(
     rf"\b(?:{_SCALE})|√|\\sqrt|\bsqrt|缩放|縮放|除以|スケール|スケーリング", _FLAGS
 )
 _WEAK = re.compile(
-    r"\b(?:would|could|might|later|usually|typically|in practice|real|optional\w{0,2}|next\s(?:section|"
-    r"chapter|post|part|time)|gpt\S{0,3}|bert|llama|in a decoder|decoders? (?:use|need)|if (?:we|you|a|the)|"
+    r"\b(?:would|could|might|later|usually|typically|in practice|real|optional\w{0,2}|"
+    r"next\s(?:section|chapter|post|part|time)|gpt\S{0,3}|bert|llama|in a decoder|"
+    r"decoders? (?:use|need)|if (?:we|you|a|the)|"
     r"instead of|unlike|such as|e\.g\.|för|would)\b|如果|实际|實際|通常|后面|下一|可以|例如",
     _FLAGS,
 )

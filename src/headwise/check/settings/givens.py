@@ -118,9 +118,8 @@ class _Collector:
         return not now.x and not now.values
 
     def _take_crossed(self, at: int, statement: Statement, grid: Grid) -> bool:
-        assert self.crossed is not None
-        label = re.sub(r"[\W]", "", " ".join(statement.equation.labels))
-        names = [re.sub(r"[\W]", "", name or "") for name in self.crossed]
+        label = re.sub(r"[\W]", "", statement.label)
+        names = [re.sub(r"[\W]", "", name) for name in self.crossed or ("", "")]
         if grid.dims != 2 or label not in names:
             return False
         if label == names[0] and not self.sets[-1].x:

@@ -11,17 +11,20 @@ _WORDS = (
     r"variante|caso|przykład|zadanie|rozwiązanie|wariant|przypadek"
 )
 _CHINESE = (
-    r"例|示例|例子|练习|練習|习题|習題|题目|題目|解答|解|情形|情况|情況|变体|變體|例題|問題|解答例"
+    r"例|示例|例子|练习|練習|习题|習題|题目|題目|"
+    "解答|解|情形|情况|情況|变体|變體|例題|問題|解答例"
 )
+_BOLD = r"[ \t]{0,3}(?:\*\*|__)?"
+_REST = r"[^\n]{0,80}"
 _PSEUDO = (
-    (7, rf"[ \t]{{0,3}}(?:\*\*|__)?(?:{_WORDS})\b[ \t]?[\w.]{{0,4}}(?:\*\*|__)?[ \t]?[.:(—-][^\n]{{0,80}}"),
-    (7, rf"[ \t]{{0,3}}(?:\*\*)?(?:{_CHINESE})[ \t]?[\d一二三四五]{{0,2}}(?:\*\*)?[ \t]?[:、.,(：][^\n]{{0,60}}"),
+    (7, rf"{_BOLD}(?:{_WORDS})\b[ \t]?[\w.]{{0,4}}(?:\*\*|__)?[ \t]?[.:(—-]{_REST}"),
+    (7, rf"{_BOLD}(?:{_CHINESE})[ \t]?[\d一二三四五]{{0,2}}(?:\*\*)?[ \t]?[:、.,(：]{_REST}"),
     (7, r"[ \t]{0,3}[=\-#*~]{3,10}[ \t][^\n=]{3,80}?[ \t]?[=\-#*~]{0,80}[ \t]*$"),
     (8, r"[ \t]{0,3}(?:\*\*|__)[^*_\n]{3,90}(?:\*\*|__)[:.]?[ \t]*$"),
     (9, r"[ \t]{0,3}\([a-h]\)[ \t][^\n]{0,80}"),
     (9, r"[ \t]{0,8}#[ \t][^\n]{3,100}$"),
 )  # fmt: skip
-"""The first words of a part that is no section: its level and its pattern, at the start of a line."""
+"""How a part that is no section begins on its line: its level and its pattern."""
 _PATTERN = re.compile(
     "|".join(f"(?P<p{i}>^{source})" for i, (_, source) in enumerate(_PSEUDO)),
     re.IGNORECASE | re.MULTILINE,
@@ -54,10 +57,10 @@ class ArticlePart:
 
 
 def read_parts(text: str, headings: Iterable[tuple[int, int, int]]) -> list[ArticlePart]:
-    """The parts of an article in order; ``headings`` are (level, start, end) of its sections.
+    r"""The parts of an article in order; ``headings`` are (level, start, end) of its sections.
 
     Example:
-        >>> [part.title for part in read_parts("One.\\nExample 2. X = 3", [])]
+        >>> [part.title for part in read_parts("One.\nExample 2. X = 3", [])]
         ['', 'Example 2. X = 3']
     """
     marks = sorted({(start, end, level) for level, start, end in headings})

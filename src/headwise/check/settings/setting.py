@@ -1,8 +1,7 @@
 """The settings of an article: what each of its computations starts from."""
 
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,8 +10,9 @@ from torch import Tensor
 from headwise.check.expression_tree import BadArticle, Grid
 from headwise.check.settings.attention_steps import Place, Tables
 from headwise.check.settings.givens import Givens, numbers_of
+from headwise.check.settings.stated_facts import StatedFacts
 from headwise.check.settings.stated_sizes import StatedSizes
-from headwise.check.targets import WEIGHTS, rounded, upper
+from headwise.check.verdicts.targets import WEIGHTS, rounded, upper
 from headwise.errors import BadFile
 from headwise.explain.trace import Projections
 from headwise.lang import Text
@@ -34,49 +34,6 @@ class CheckOptions:
     projections: Projections | None = None
     scale: float | None = None
     mask: MaskFor | None = None
-
-
-@dataclass(frozen=True)
-class StatedFacts:
-    """What the text says of its projections: the identity, weights to come, tokens as columns."""
-
-    identity: bool
-    announced: bool
-    named: frozenset[str]
-    output_announced: bool
-    columns: bool
-
-    @classmethod
-    def of(cls, text: str) -> "StatedFacts":
-        """Read them from an article."""
-        return cls(
-            identity=bool(_IDENTITY.search(text)),
-            announced=bool(_ANNOUNCED.search(text)),
-            named=frozenset(name.lower() for name in _NAMED.findall(text)),
-            output_announced=bool(_OUTPUT.search(text)),
-            columns=bool(_COLUMNS.search(text)),
-        )
-
-
-_IDENTITY = re.compile(
-    r"\bidentity\b|单位(?:矩)?阵|單位矩陣|恒等|恆等|W[^=\n]{0,60}=\s?\$?(?:\\math\w{1,3}\{)?I(?![A-Za-z])|"
-    r"eye\(|\b(?:no|without|skip\w{0,4})\s(?:(?:the|any|learned|trainable)\s)?(?:linear\s)?"
-    r"(?:projections?|weights?\b|weight matri)|Q\s?=\s?K\s?=\s?V\s?=\s?X|"
-    r"不做投影|没有投影|不使用投影|省略投影|Einheitsmatri|identidad|jednostkow|単位行列",
-    re.IGNORECASE,
-)
-_NAMED = re.compile(r"W\s?[_^]?[\s{\\a-z]{0,10}([QKVqkv])(?![a-z])")
-_ANNOUNCED = re.compile(
-    r"W\s?[_^]?[\s{\\a-z]{0,10}[QKVqkv](?![a-z])|\bweight matri|(?<!no )\bprojection matri|nn\.Linear|"
-    r"\b(?:learned|trained|random\w{0,2})\s(?:projections?|weights?)|权重矩阵|權重矩陣|投影矩阵|投影矩陣|"
-    r"Gewichtsmatri|matri\w{1,4} de pesos|macierz\w{0,2} wag|重み行列",
-    re.IGNORECASE,
-)
-_OUTPUT = re.compile(r"W\s?[_^]?[\s{\\a-z]{0,10}(?:O|o|out)(?![a-z])|output projection|输出投影", 0)
-_COLUMNS = re.compile(
-    r"\bcolumns?\b|Spalte|columna|kolumn|列向量|每一?列|按列|列ベクトル|W_?\w?\s?(?:·|@)?\s?X\b",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,14 +125,9 @@ class _Builder:
             yield from self._direct(("score", "softmax", "v"))
 
     def _projected(self) -> Iterator[Setting]:
-        forms = [("Q = X W", False, False), ("Q = X Wᵀ", True, False)]
+        forms = [(Text("Q = X W"), False, False), (Text("Q = X Wᵀ"), True, False)]
         if self.facts.columns and self.options.x is None:
-            forms.append(("Q = W X", True, True))
-        names = {
-            "Q = X W": Text("Q = X W"),
-            "Q = X Wᵀ": Text("Q = X Wᵀ"),
-            "Q = W X": Text("Q = W X"),
-        }
+            forms.append((Text("Q = W X"), True, True))
         square = False
         for form, turned, columns in forms:
             if turned and not columns and not (square or self.unfit):
@@ -191,7 +143,7 @@ class _Builder:
                 notes: Notes = (Text("weights from the options"),)
             else:
                 read = ", ".join(sorted(WEIGHTS[f"W_{name}"] for name in self.read))
-                notes = (Text("{names} from the text, {form}", names=read, form=names[form]),)
+                notes = (Text("{names} from the text, {form}", names=read, form=form),)
             yield from self._fitting(low, high, columns, notes)
             if self.options.projections is not None:
                 return
@@ -402,8 +354,3 @@ def _rounding_note(*grids: Grid) -> Notes:
         places=round(-math.log10(max(steps))),
     )
     return (note,)
-
-
-def offsets(grids: Iterable[Grid]) -> frozenset[int]:
-    """The offsets of all printed numbers of some grids."""
-    return frozenset(numbers_of(grids))

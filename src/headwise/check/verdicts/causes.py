@@ -15,7 +15,10 @@ Changed = tuple[Tables, StepRules]
 
 @dataclass(frozen=True, eq=False)
 class Cause:
-    """One mistake: its name, its inputs and its rules; ``excused`` where it may be a first step."""
+    """One mistake: its name, its inputs and its rules.
+
+    ``kind`` is "unscaled", "unmasked" or "masked" where the article may leave that open.
+    """
 
     name: Text
     given: Tables
@@ -146,6 +149,10 @@ def _of_values(given: Tables, rules: StepRules) -> Iterator[Cause]:
                     swapped[place] = given[prefix + other, place[1]]
         if any(swapped[place] is not given[place] for place in given):
             yield Cause(text, swapped, rules)
+    yield from _of_weights(given, rules)
+
+
+def _of_weights(given: Tables, rules: StepRules) -> Iterator[Cause]:
     x = given.get(("x", None))
     if x is None:
         return

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from headwise.check.expression_tree import BadArticle
+from headwise.check.labels import IndexBases
 from headwise.check.settings.choices import (
     MASK_OFF,
     MASK_ON,
@@ -15,10 +16,11 @@ from headwise.check.settings.choices import (
 )
 from headwise.check.settings.givens import Givens, read_givens
 from headwise.check.settings.parts import read_parts
-from headwise.check.settings.setting import CheckOptions, Setting, StatedFacts, candidates
+from headwise.check.settings.setting import CheckOptions, Setting, candidates
+from headwise.check.settings.stated_facts import StatedFacts
 from headwise.check.settings.stated_sizes import StatedSizes, read_sizes
 from headwise.check.statements import Article, Statement
-from headwise.check.verdicts.judge import Judge, Surroundings
+from headwise.check.verdicts.judge import Claim, Judge, Surroundings
 from headwise.check.verdicts.verdict import WRONG, Finding, Verdicts
 from headwise.lang import Text
 
@@ -94,27 +96,27 @@ def _computation(
     around: Surroundings,
 ) -> Computation | None:
     near = statements[0].equation.start if statements else 0
-    runs = []
+    runs: list[tuple[float, int, Judge, IndexBases, list[Claim]]] = []
     for setting in candidates(givens, sizes, facts, around.options, near):
         judge = Judge(setting, statements, around, first)
         bases, claims = judge.best()
-        verdicts = Verdicts(judge, bases, claims)
-        verdicts.run()
-        runs.append((_cost(verdicts), len(runs), verdicts))
+        runs.append((sum(map(_cost, claims)), len(runs), judge, bases, claims))
     if not runs:
         return None
-    verdicts = min(runs, key=lambda run: run[:2])[2]
+    verdicts = Verdicts(*min(runs, key=lambda run: run[:2])[2:])
+    verdicts.run()
     given = {name for name, _ in verdicts.judge.setting.given}
     if not given & {"x", "q"} and verdicts.checked <= verdicts.judge.setting.inputs:
         return None
     return Computation(verdicts, _notes(verdicts))
 
 
-def _cost(verdicts: Verdicts) -> float:
-    """How much a setting leaves unexplained: lower is likelier."""
-    roots = {f.root for f in verdicts.findings.values() if f.verdict == WRONG}
-    unmatched = sum(1.0 if array.labelled else 0.25 for array in verdicts.unmatched)
-    return len(roots) + unmatched - 0.001 * len(verdicts.checked)
+def _cost(claim: Claim) -> float:
+    """How much of a claim a setting leaves unexplained: 0 to 1."""
+    if claim.reading is None:
+        return 1.0 if claim.statement.own.keys else 0.25
+    wrong = claim.reading.wrong
+    return 0.5 + 0.5 * wrong / max(claim.reading.count, 1) if wrong else 0.0
 
 
 def _notes(verdicts: Verdicts) -> tuple[Text, ...]:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from headwise.check.expression_tree import BLOCKED, numbers
 from headwise.check.labels import IndexBases
-from headwise.check.matching import MatchContext, Matcher, Reading
-from headwise.check.settings.attention_steps import StepRules, attention_tables, scale_of
+from headwise.check.settings.attention_steps import StepRules, Tables, attention_tables, scale_of
 from headwise.check.settings.choices import Choice, Choices
 from headwise.check.settings.parts import ArticlePart, part_at
 from headwise.check.settings.setting import CheckOptions, Setting
 from headwise.check.statements import Statement, is_empty
-from headwise.check.targets import Quantities, quantity_errors
+from headwise.check.verdicts.matching import MatchContext, Matcher, Reading
+from headwise.check.verdicts.targets import Quantities, quantity_errors
 from headwise.errors import BadFile
 from headwise.shapes import AttentionShape
 
@@ -68,7 +68,7 @@ class Judge:
 
     def best(self) -> "tuple[IndexBases, list[Claim]]":
         """The claims under the index bases that explain most."""
-        runs = []
+        runs: list[tuple[float, int, IndexBases, list[Claim]]] = []
         for bases in product(*_bases(self.statements, self.setting.heads, self._length())):
             base = IndexBases(*bases)
             claims = list(self._claims(base))
@@ -128,7 +128,7 @@ class Judge:
         scale = self.around.scales.at(part, start)
         scales: list[float | None] = [options.scale]
         if options.scale is None:
-            scales = [None] * scale.on + [1.0] * scale.off  # type: ignore[list-item]
+            scales = [None] * scale.on + [1.0] * scale.off
         masks = ["options"] if options.mask is not None else self._masks(mask, part)
         return tuple(Modes(s, m) for s in scales for m in masks)
 
@@ -137,7 +137,7 @@ class Judge:
         if choice.on:
             causal = "causal" if self._square() else None
             if self.around.other_masks or causal is None:
-                result += [name for name in self.patterns]
+                result += list(self.patterns)
             result += [causal] if causal and not (self.around.other_masks and self.patterns) else []
             if self.around.other_masks and causal and self.patterns:
                 result.append(causal)
@@ -206,7 +206,7 @@ class Judge:
                     )
         return self._quantities[key]
 
-    def compute(self, rules: StepRules, given: "dict | None" = None) -> Quantities:
+    def compute(self, rules: StepRules, given: Tables | None = None) -> Quantities:
         """Every matrix of this setting under some rules, with its rounding errors."""
         low = self.setting.given if given is None else given
         heads = self.setting.heads
@@ -217,7 +217,8 @@ class Judge:
 
 
 def _dense(options: CheckOptions, heads: int, shape: tuple[int, int]) -> Tensor:
-    assert options.mask is not None
+    if options.mask is None:
+        return torch.ones(shape, dtype=torch.bool)
     mask = options.mask(heads, shape[1])
     queries, keys = shape
     size = AttentionShape(1, heads, queries, keys, keys - queries, torch.device("cpu"))

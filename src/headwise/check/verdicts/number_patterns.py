@@ -7,7 +7,7 @@ from headwise.check.expression_tree import Printed
 from headwise.lang import Text
 
 if TYPE_CHECKING:
-    from headwise.check.matching import Reading
+    from headwise.check.verdicts.matching import Reading
     from headwise.check.verdicts.verdict import WrongCell
 
 

@@ -20,8 +20,8 @@ from headwise.check.settings.attention_steps import (
 DRAWS, SAFETY = 8, 1.5
 
 STAGES = (
-    ("Q", "q"), ("K", "k"), ("V", "v"), ("score",), ("scaled",), ("masked",), ("shifted",), ("exp",),
-    ("exp_shifted",), ("softmax",), ("head",), ("concat",), ("output",),
+    ("Q", "q"), ("K", "k"), ("V", "v"), ("score",), ("scaled",), ("masked",), ("shifted",),
+    ("exp",), ("exp_shifted",), ("softmax",), ("head",), ("concat",), ("output",),
 )  # fmt: skip
 
 
@@ -46,10 +46,9 @@ class PrintedSteps:
         kept = {}
         for place, table in self.printed.items():
             new = other.exact().get(place)
-            same = new is not None and new.shape == self.exact()[place].shape
-            if same and place[0] in (*"qkvQKV",):
-                same = bool(torch.equal(new, self.exact()[place]))
-            if same:
+            if new is None or new.shape != self.exact()[place].shape:
+                continue
+            if place[0] not in (*"qkvQKV",) or torch.equal(new, self.exact()[place]):
                 kept[place] = table
         other.printed, other.roots, other.digits = kept, self.roots, self.digits
         return other
@@ -158,41 +157,52 @@ class PrintedSteps:
         key, head = place
         exact = self.exact()[place]
         none = torch.zeros(exact.shape, dtype=torch.long)
-        rules = self.rules
+        if key in ("score", "scaled", "masked") and (key != "score" or ("q", head) in tables):
+            return self._scores(key, head, tables, roots)
+        if key in ("shifted", "exp", "exp_shifted", "softmax"):
+            return self._powers(key, head, tables, roots)
+        v = tables.get(("v", head))
+        if key == "head" and v is not None:
+            own = roots["softmax", head].amax(1)[:, None]
+            mixed = self.rules.mix(tables["softmax", head], v)
+            return mixed, torch.maximum(own, roots["v", head].amax(0)[None, :])
+        return self._joined(key, tables, roots, exact, none)
 
-        def rows(*names: str) -> Tensor:
-            """The wrong number that each row of the tables before depends on."""
-            found = [roots[name, head].amax(1) for name in names if (name, head) in roots]
-            return torch.stack(found).amax(0)[:, None].expand(exact.shape) if found else none
-
-        if key == "score" and ("q", head) in tables:
+    def _scores(
+        self, key: str, head: int | None, tables: Tables, roots: Tables
+    ) -> tuple[Tensor, Tensor]:
+        if key == "score":
             q, k = tables["q", head], tables["k", head]
             own, other = roots["q", head].amax(1), roots["k", head].amax(1)
-            return rules.score(q, k), torch.maximum(own[:, None], other[None, :])
-        if key == "scaled" and ("score", head) in tables:
-            factor = scale_of(rules, self.exact(), head)
-            return tables["score", head] * factor, roots["score", head]
+            return self.rules.score(q, k), torch.maximum(own[:, None], other[None, :])
         if key == "masked":
-            return rules.block(tables["scaled", head], self._mask(head)), roots["scaled", head]
+            masked = self.rules.block(tables["scaled", head], self._mask(head))
+            return masked, roots["scaled", head]
+        if ("score", head) not in tables:
+            exact = self.exact()["scaled", head]
+            return exact, torch.zeros(exact.shape, dtype=torch.long)
+        factor = scale_of(self.rules, self.exact(), head)
+        return tables["score", head] * factor, roots["score", head]
+
+    def _powers(
+        self, key: str, head: int | None, tables: Tables, roots: Tables
+    ) -> tuple[Tensor, Tensor]:
         before = "masked" if ("masked", head) in tables else "scaled"
-        if key == "shifted" and (before, head) in tables:
-            scores = tables[before, head]
-            return scores - scores.amax(-1, keepdim=True), rows(before)
-        if key == "exp" and (before, head) in tables:
-            return tables[before, head].exp(), roots[before, head]
-        if key == "exp_shifted":
-            return tables["shifted", head].exp(), roots["shifted", head]
-        if key == "softmax" and (before, head) in tables:
-            name = next((n for n in ("exp", "exp_shifted") if (n, head) in self.printed), before)
-            scores = tables[before, head] if name == before else tables[name, head].log()
-            weights = rules.reweigh(rules.weigh(scores), self._mask(head))
-            return weights, rows(before, name)
-        if key == "head":
-            weights, v = tables["softmax", head], tables.get(("v", head))
-            if v is not None:
-                own = roots["softmax", head].amax(1)[:, None]
-                return rules.mix(weights, v), torch.maximum(own, roots["v", head].amax(0)[None, :])
-        return self._joined(key, tables, roots, exact, none)
+        if (before, head) not in tables:
+            exact = self.exact()[key, head]
+            return exact, torch.zeros(exact.shape, dtype=torch.long)
+        scores, root = tables[before, head], roots[before, head]
+        if key == "shifted":
+            row_root = root.amax(1)[:, None].expand(root.shape)
+            return scores - scores.amax(-1, keepdim=True), row_root
+        if key != "softmax":
+            name = before if key == "exp" else "shifted"
+            return tables[name, head].exp(), roots[name, head]
+        name = next((n for n in ("exp", "exp_shifted") if (n, head) in self.printed), before)
+        powers = tables[name, head]
+        weights = self.rules.weigh(powers if name == before else powers.log())
+        own = torch.maximum(root, roots[name, head]).amax(1)[:, None].expand(root.shape)
+        return self.rules.reweigh(weights, self._mask(head)), own
 
     def _joined(
         self, key: str, tables: Tables, roots: Tables, exact: Tensor, none: Tensor

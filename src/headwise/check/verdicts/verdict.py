@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from headwise.check.derivation import entries, fits
 from headwise.check.expression_tree import Grid, Node, Printed, leaves, numbers
 from headwise.check.labels import IndexBases
-from headwise.check.matching import MOST_NODES, Reading, is_divisor
 from headwise.check.statements import Statement
-from headwise.check.targets import Target, consistent, value
 from headwise.check.verdicts.causes import Cause, causes
+from headwise.check.verdicts.derivation import entries, fits
 from headwise.check.verdicts.judge import Claim, Judge, Modes
+from headwise.check.verdicts.matching import MOST_NODES, Reading, is_divisor
 from headwise.check.verdicts.number_patterns import pattern_of, shared_pattern
 from headwise.check.verdicts.printed_steps import PrintedSteps
+from headwise.check.verdicts.targets import Target, consistent, value
 from headwise.lang import Text
 
 MOST_MISMATCHES = 100
@@ -142,7 +142,7 @@ class Verdicts:
         known = cause is not None or (pattern is not None and len(left) > 1)
         if not known and self._unclear(claim, reading, len(left), total):
             return Text("its numbers are none that this setting leads to")
-        if not known and reading.target.key in ("output", "concat") and self._without_output(claim):
+        if not known and self._without_output(claim):
             return Text("the output projection W^O is announced but not given; give --weights FILE")
         name = cause.name if cause is not None else pattern_of(left, reading, self.base)
         root = left[0].cell.start
@@ -228,7 +228,7 @@ class Verdicts:
         return self._other_head(claim, reading, steps)
 
     def _explains(self, cause: Cause, reading: Reading, steps: PrintedSteps) -> bool:
-        """Whether every number of a claim is right under a mistake, or goes on from printed ones."""
+        """Whether every number is right under a mistake, or goes on from the printed ones."""
         target = reading.target
         place = (target.key, target.head)
         grids = [grid for grid, part in reading.parts if part.role is None and part.label is None]
@@ -288,7 +288,7 @@ class Verdicts:
         return around.scales.mentioned or around.head_dim
 
     def _without_output(self, claim: Claim) -> bool:
-        return self.judge.setting.output_unknown and "output" in claim.statement.own.keys
+        return self.judge.setting.output_unknown and claim.statement.own.keys[:1] == ("output",)
 
     def _find(self, wrong: WrongCell, verdict: str, cause: Text | None, root: int | None) -> None:
         cell, (i, j) = wrong.cell, wrong.at
@@ -316,17 +316,20 @@ class Verdicts:
 
     def _arithmetic(self, statement: Statement, rest: list[Node]) -> None:
         """Check what is left of a statement as arithmetic, or list it."""
-        nodes = statement.equation.nodes
-        result = next((n for n in nodes if isinstance(n, Grid) and n.dims == 0 and n.cells), None)
+        result = next((n for n in rest if isinstance(n, Grid) and n.dims == 0 and n.cells), None)
         scale = abs(self.judge.quantities(Modes(None, "none")).scale)
         if result is not None and is_divisor(statement) and result.cells[0].right(1 / scale):
             self.checked.add(result.cells[0].start)
-        rest = [node for node in rest if self._unchecked(node)]
-        for node in rest:
-            if result is not None and not isinstance(node, Grid):
-                self._compute(node, result.cells[0])
+        for chain in statement.equation.chains:
+            results = [n for n in chain if isinstance(n, Grid) and n.dims == 0 and n.cells]
+            for node in chain:
+                if results and not isinstance(node, Grid) and self._unchecked(node):
+                    self._compute(node, results[0].cells[0])
         grids = [node for node in rest if self._unchecked(node) and _matters(node)]
         for node in grids:
+            lone = isinstance(node, Grid) and node.dims == 0
+            if lone and not statement.equation.related and not statement.own.keys:
+                continue  # a number in running text
             self._leave(statement, leaves(node), _why(statement))
 
     def _compute(self, node: Node, result: Printed) -> None:

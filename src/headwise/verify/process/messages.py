@@ -148,9 +148,8 @@ def _message(state: ProcessState, line: bytes) -> tuple[str, Any]:
 
 def _foreign(request: Request, report: dict[str, Any]) -> str:
     """Describe the target of a report if it differs from the request's; empty if it is the same."""
-    names = ("target", "embed_dim", "heads", "seed", "headwise")
-    sizes = (request.embed_dim, request.heads, request.seed)
-    expected = dict(zip(names, (request.target, *sizes, __version__), strict=True))
+    names = ("target", "seed", "headwise")  # a target may be tried with sizes other than requested
+    expected = dict(zip(names, (request.target, request.seed, __version__), strict=True))
     got = {name: report.get(name, expected[name]) for name in names}
     return "" if got == expected else ", ".join(f"{value}" for value in got.values())[:200]
 

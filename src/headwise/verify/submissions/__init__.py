@@ -120,9 +120,8 @@ class _Run:
         found = self.journal.get("attentions", item, lambda: self.searched(item))
         if "failed" in found:
             return None, [found["failed"]]
-        names = [f"{item}:{name}" for name in found["found"]]
-        reports = [self.report(name) for name in names]
-        reports += [_refused(item, one) for one in found["refused"]]
+        names = [*found["found"], *(one["name"] for one in found["refused"])]
+        reports = [self.report(f"{item}:{name}") for name in names]
         reports += found["ended"]
         if not reports:
             reports = [_unusable(item, _nothing_found(item, found))]
@@ -174,10 +173,6 @@ class _Run:
 
 def _unusable(target: str, error: HeadwiseError) -> Data:
     return unusable(target, without_example(error) if isinstance(error, NotRecognised) else error)
-
-
-def _refused(file: str, item: Data) -> Data:
-    return unusable(f"{file}:{item['name']}", BadFile(text_of(item["why"])))
 
 
 def _nothing_found(file: str, found: Data) -> BadFile:

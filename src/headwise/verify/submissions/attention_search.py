@@ -263,4 +263,6 @@ def _belongs(
     """Whether a candidate that cannot be called ran inside another candidate, or uses one."""
     if any(candidate.ran_in(trials[other]) for other in others if other in trials):
         return True
+    if type(candidate.value) in {other.value for other in others}:
+        return True
     return bool(candidate.names_used & {c.name for c in others if c is not candidate})

@@ -73,7 +73,7 @@ def _read(result: AblationResult) -> list[Row]:
         rows.append((Text("reference texts"), written(len(texts.others))))
     where = Text(" from token index {start} on", start=texts.start) if texts.start > 1 else Text("")
     loss = Text("next-token cross-entropy{where}, in nats", where=where)
-    return [*rows, (Text("loss"), loss), (Text("ablation"), same(result.plan.method.name))]
+    return [*rows, (Text("loss"), loss), (Text("ablation method"), same(result.plan.method.name))]
 
 
 def _source(result: AblationResult) -> Text:

@@ -8,11 +8,11 @@ import math
 import re
 from dataclasses import dataclass
 
-from headwise.check.derivation import Part, entries, fits, parts, wrong
 from headwise.check.expression_tree import Apply, BadArticle, Grid, Node, Product, Quotient, Sum
 from headwise.check.labels import Hint, IndexBases, IndexRef
 from headwise.check.statements import Statement
-from headwise.check.targets import FACTORS, Quantities, Target
+from headwise.check.verdicts.derivation import Part, entries, fits, parts, wrong
+from headwise.check.verdicts.targets import FACTORS, Quantities, Target
 
 ASIDE = 0.35  # the cost of one disagreement with the context, as a share of wrong numbers
 PLAIN_SHARE = 0.4  # the largest share of wrong numbers in an array that is matched without a label
@@ -258,7 +258,7 @@ def is_divisor(statement: Statement) -> bool:
 
 
 def _is_root_or_power(node: Node) -> bool:
-    """Whether an expression is a root or a power by itself, as in √2 = 1.414, which is arithmetic."""
+    """Whether an expression is a root or a power, as in √2 = 1.414, which is arithmetic."""
     return isinstance(node, Apply) and node.name in ("sqrt", "exp")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from headwise.check.expression_tree import Apply, Grid, Node, Printed, Product, Quotient, Sum
-from headwise.check.targets import Quantities, Target, Value, off
+from headwise.check.verdicts.targets import Quantities, Target, Value, off
 from headwise.explain.trace import KEYS
 from headwise.lang import Text
 
