@@ -17,10 +17,10 @@ SUMMARY = Text("Find the wrong numbers in a worked example.")
 
 _HELP = Text(
     "Reads FILE, or standard input if FILE is - (Markdown, LaTeX, reStructuredText, HTML, a "
-    "notebook or a Word document, with tables, lists, formulas or printed arrays). Takes the input, "
-    "the number of heads and the weights from FILE or from the options, computes all numbers again, "
-    "and lists every number that is wrong at its printed precision. Exit status: 0 no number is "
-    "wrong, 1 a number is wrong, 2 the file cannot be used."
+    "notebook or a Word document, with tables, lists, formulas or printed arrays). Takes the "
+    "input, the number of heads and the weights from FILE or from the options, computes all "
+    "numbers again, and lists every number that is wrong at its printed precision. Exit status: 0 "
+    "no number is wrong, 1 a number is wrong, 2 the file cannot be used."
 )
 
 _HELP_TEXTS = {
