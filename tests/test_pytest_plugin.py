@@ -81,7 +81,7 @@ def test_a_check_is_a_test_and_its_failure_the_diagnosis(tmp_path: Path) -> None
     assert "no_scale: The scores are not divided by sqrt(head_dim)." in said
     assert "Traceback" not in said
     assert "runtest" not in said
-    assert "the target does not offer what it asks for" in said
+    assert "the target does not support what the check needs" in said
 
 
 @pytest.mark.slow

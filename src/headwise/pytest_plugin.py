@@ -1,8 +1,8 @@
-"""The pytest plugin: ``pytest --headwise-verify package.module:Class`` is one test for each check.
+"""The pytest plugin: ``pytest --headwise-verify package.module:Class`` adds one test per check.
 
-The target runs once, in a process of its own, when the first of its tests runs. A check that fails
-shows the diagnosis. The fixture ``headwise_verify`` is `headwise.verify.assert_attention`. Unless
-one of them is used, nothing but this file is loaded.
+The target runs once, in a separate process, when the first of its tests runs. A failed check shows
+the diagnosis. The fixture ``headwise_verify`` is `headwise.verify.assert_attention`. If neither the
+option nor the fixture is used, no other file of headwise is loaded.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,14 +16,14 @@ GROUP, VERDICT = "headwise", "verdict"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+    """Add the command-line options of the plugin."""
     group = parser.getgroup(GROUP, "verification of attention by headwise")
     group.addoption(
         "--headwise-verify",
         action="append",
         default=[],
         metavar="TARGET",
-        help="verify package.module:Class or path/to/file.py:Name, one test for each check; may be "
+        help="verify package.module:Class or path/to/file.py:Name, one test per check; can be "
         "given several times",
     )
     group.addoption(
@@ -34,9 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="a class or function that the targets may not use",
     )
     for name, default, text in (
-        ("embed-dim", 15, "E to try the targets with, a multiple of the heads"),
-        ("heads", 3, "H to try them with"),
-        ("seed", 0, "of inputs and weights"),
+        ("embed-dim", 15, "embedding size E for the tests, a multiple of the number of heads"),
+        ("heads", 3, "number of heads H for the tests"),
+        ("seed", 0, "seed of the inputs and weights"),
     ):
         group.addoption(
             f"--headwise-{name}", type=int, default=default, metavar="N", help=f"{text} [{default}]"
@@ -46,14 +46,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Add the tests of every target to those that were collected."""
+    """Add the tests of every target to the collected tests."""
     for name in config.getoption("headwise_verify"):
         target = target_name(name)
         items += session.genitems(TargetTests.from_parent(session, name=target, nodeid=target))
 
 
 def target_name(name: str) -> str:
-    """A target as `headwise verify` takes it; ``package.module:Class`` becomes a dotted name.
+    """Convert ``package.module:Class`` to the dotted name that `headwise verify` accepts.
 
     Example:
         >>> [target_name(name) for name in ("torch.nn:MultiheadAttention", "mine.py:Attention")]
@@ -66,7 +66,7 @@ def target_name(name: str) -> str:
 
 
 class TargetTests(pytest.Collector):
-    """The tests of one target: one for each check, and one for the verdict."""
+    """The tests of one target: one test per check, and one for the verdict."""
 
     def collect(self) -> Iterator[pytest.Item]:
         from headwise.verify.checks.contract import CONTRACT
@@ -76,7 +76,7 @@ class TargetTests(pytest.Collector):
 
     @cached_property
     def report(self) -> dict[str, Any]:
-        """The report on the target, which is run when it is first read."""
+        """The report on the target; reading it the first time runs the target."""
         from headwise.errors import HeadwiseError
         from headwise.verify import Request
         from headwise.verify.process import isolated
@@ -97,16 +97,16 @@ class TargetTests(pytest.Collector):
 
 
 class CheckFailure(Exception):
-    """The diagnosis of a check that failed."""
+    """Raised with the diagnosis of a failed check."""
 
 
 class CheckTest(pytest.Item):
-    """One check of a target, or its verdict."""
+    """The test of one check of a target, or of its verdict."""
 
     parent: TargetTests
 
     def runtest(self) -> None:
-        """Raise `CheckFailure` where the check fails; skip where the target does not support it."""
+        """Raise `CheckFailure` if the check fails; skip if the target does not support it."""
         report = self.parent.report
         if self.name == VERDICT:
             if not report["accepted"]:
@@ -120,16 +120,16 @@ class CheckTest(pytest.Item):
 
             raise CheckFailure(failure_text(finding, report).en)
         if not finding["trials"]:
-            pytest.skip("the target does not offer what it asks for")
+            pytest.skip("the target does not support what the check needs")
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The diagnosis without a traceback; anything else as pytest shows it."""
+        """Show a diagnosis without a traceback, and any other exception as pytest does."""
         if isinstance(excinfo.value, CheckFailure):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path | str, int | None, str]:
-        """The file and the line of the target."""
+        """Return the file, the line and the name of the test."""
         from headwise.verify.report.annotations import place
 
         file, line = place({"target": self.parent.name})
@@ -138,7 +138,7 @@ class CheckTest(pytest.Item):
 
 
 def _diagnosis(report: dict[str, Any]) -> str:
-    """The whole report as text."""
+    """Render the whole report as text."""
     from headwise.document import terminal
     from headwise.verify.report.report_document import document
 
@@ -147,9 +147,9 @@ def _diagnosis(report: dict[str, Any]) -> str:
 
 @pytest.fixture
 def headwise_verify() -> Callable[..., None]:
-    """A function that asserts that something is multi-head attention.
+    """Return a function that asserts that a target is multi-head attention.
 
-    It takes a class of modules, a module or a function, and ``embed_dim``, ``heads`` and ``seed``.
+    It takes a module class, a module or a function, and ``embed_dim``, ``heads`` and ``seed``.
     """
     from headwise.verify import assert_attention
 

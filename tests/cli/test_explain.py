@@ -244,7 +244,7 @@ BAD = [
     (["--position", "rotary", "--heads", "4"], r"rotary_dim must be even"),
     (["--kv", "none.csv"], r"kv: none.csv: cannot be opened"),
     (["--kv", "three.csv"], r"weights: k must be \(4, 3\) for an input of 3 columns"),
-    (["--key-tokens", "a,b"], r"key-tokens: expected --kv beside it"),
+    (["--key-tokens", "a,b"], r"key-tokens: expected --kv as well"),
     (["--kv", "small.csv", "--key-tokens", "a"], r"key-tokens: expected 2, one for each row"),
     (["--x", "half.csv:X"], r"x: half.csv:X: cannot be opened|unknown file type"),
     (["--x", "words.md"], r"x: words.md: expected an article with the array X, got 0 arrays"),
@@ -254,7 +254,7 @@ BAD = [
     (["--precision", "-1", "--format", "json"], r"precision: expected a whole number"),
     (["--head", "3"], r"head: expected a whole number from 1 to 2, got 3"),
     (["--row", "3"], r"row: expected a whole number from 0 to 2, got 3"),
-    (["--row", "0", "--format", "json"], r"row: JSON holds every row"),
+    (["--row", "0", "--format", "json"], r"row: JSON contains every row"),
     (["--format", "pdf"], r"'pdf' is not one of"),
     (["--x", "spaces.csv"], r"x: spaces.csv: expected commas, .* line 1 has spaces: '1 2 3'"),
     (["--bias", "bools.json"], r"bias: bools.json: expected a number in row 0, column 0"),
@@ -301,7 +301,7 @@ def test_help_does_not_load_torch():
 def test_help_is_there_in_both_languages(capsys):
     assert main(["explain", "--help", "--lang", "zh"]) == 0
     zh = capsys.readouterr().out
-    assert "逐项手算的行" in zh
+    assert "逐项写出这一行的计算" in zh
     assert main(["explain", "--help", "--lang", "en"]) == 0
     assert "term by term" in capsys.readouterr().out
 

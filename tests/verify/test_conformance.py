@@ -66,8 +66,8 @@ def test_another_projects_run(tmp_path) -> None:
     assert "FAILED test_theirs.py::test_theirs[unscaled-module_forward]" in said
     assert "XFAIL test_theirs.py::test_known[unscaled-module_forward] - no scale" in said
     assert "FAILED test_theirs.py::test_outdated[attention-module_forward]" in said
-    assert "fails at no mask; error / bound" in said
-    assert "does not offer what it asks for" in said
+    assert "fails at no mask; error / tolerance" in said
+    assert "does not support what the check needs" in said
     outcomes = ("PASSED", "FAILED", "XFAIL")
     run = [line for line in said.splitlines() if line.startswith(outcomes)]
     assert len({line.split()[1] for line in run}) <= 4 * len(CONTRACT)
@@ -77,7 +77,7 @@ def test_the_assertion_carries_the_report() -> None:
     assert_attention(nn.MultiheadAttention)
     with pytest.raises(AssertionError, match="no_scale: The scores are not divided") as caught:
         assert_attention(unscaled)
-    assert "The smallest input on which it still fails" in str(caught.value)
+    assert "The smallest failing input" in str(caught.value)
     with pytest.raises(AssertionError, match="不一致"):
         assert_attention(unscaled, lang="zh")
 

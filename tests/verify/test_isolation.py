@@ -132,7 +132,7 @@ def test_the_wall_limit_is_five_times_that_of_the_cpu(given: dict, expected: flo
 
 def test_a_cancelled_run_is_stopped() -> None:
     heard: list[str] = []
-    with pytest.raises(Stopped, match="was stopped with headwise itself"):
+    with pytest.raises(Stopped, match="was stopped together with headwise"):
         verify("sleeps", Limits(), progress=heard.append, cancelled=lambda: True)
 
 
@@ -142,7 +142,7 @@ def test_the_search_of_a_file_ends_like_a_target(tmp_path: Path) -> None:
     file.write_text("def attend(q, k, v):\n    while True:\n        pass\n")
     names: list[str] = []
     with pytest.raises(
-        Stopped, match=r"after 1 s of CPU time .* while attend in it was tried at line [23];"
+        Stopped, match=r"after 1 s of CPU time .* while its attend was tried at line [23];"
     ):
         search(file, Request(""), Limits(seconds=1, wall=60), progress=names.append)
     assert names == ["attend"]

@@ -122,7 +122,7 @@ def test_a_target_that_replaces_something_has_no_verdict(tmp_path: Path, line: s
     file = tmp_path / "cheats.py"
     file.write_text(f"{FUNCTION.format(scale='', dim=-1)}\n{line}\n")
     with pytest.raises(
-        BadFile, match=r"cheats\.py:attend replaces torch\.Tensor\.softmax, with"
+        BadFile, match=r"cheats\.py:attend replaces torch\.Tensor\.softmax, which"
     ) as e:
         isolated(Request(f"{file}:attend"))
     assert "替换了 torch.Tensor.softmax" in e.value.text.zh

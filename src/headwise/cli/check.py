@@ -16,11 +16,11 @@ from headwise.lang import Lang, Text
 SUMMARY = Text("Find the wrong numbers in a worked example.")
 
 _HELP = Text(
-    "Reads FILE, or - for the standard input (Markdown, LaTeX, reStructuredText, HTML, a notebook "
-    "or a Word document; tables, lists, formulas or prints of arrays), takes the input, the heads "
-    "and the weights from it or from the options, computes everything again, and lists each number "
-    "that is wrong at the precision it is printed at. Exit status: 0 nothing wrong, 1 something "
-    "wrong, 2 the file cannot be used."
+    "Reads FILE, or standard input if FILE is - (Markdown, LaTeX, reStructuredText, HTML, a "
+    "notebook or a Word document, with tables, lists, formulas or printed arrays). Takes the "
+    "input, the number of heads and the weights from FILE or from the options, computes all "
+    "numbers again, and lists every number that is wrong at its printed precision. Exit status: 0 "
+    "no number is wrong, 1 a number is wrong, 2 the file cannot be used."
 )
 
 _HELP_TEXTS = {
@@ -33,7 +33,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 
 def command(lang: Lang) -> click.Command:
-    """The command, in the reader's language."""
+    """Return the command with its help in the given language."""
     parameters = [
         click.Argument(["file"], type=PATH),
         *click_options(_HELP_TEXTS, _KINDS, lang),
@@ -73,9 +73,9 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     report = check(article.text, setup, source=source_name(values.file))
     if not report.checked and not report.findings:
         raise BadFile(
-            "{source}: nothing could be checked: no printed number stands for a quantity of "
-            "this computation, {left} could not be matched; check --x, --heads and "
-            '--weights, or name each array, as in "softmax = [..]"',
+            "{source}: nothing could be checked: no printed number belongs to a quantity of this "
+            "computation, and {left} could not be matched; correct --x, --heads or --weights, or "
+            'name every array, as in "softmax = [..]"',
             source=report.source,
             left=report.unmatched_count,
         )

@@ -1,4 +1,4 @@
-"""``headwise explain``: the five steps of a multi-head attention with every number."""
+"""``headwise explain``: show the five steps of a multi-head attention with every number."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -25,39 +25,39 @@ INITS = ("xavier_uniform", "xavier_normal", "orthogonal", "torch")
 
 
 def command(lang: Lang) -> click.Command:
-    """The command, in the reader's language."""
+    """Return the command with its help in the given language."""
     parameters = [*click_options(OPTION_TEXTS, _KINDS, lang), *options(lang, FORMATS)]
     return build_command("explain", _run, parameters, lang, SUMMARY, SUMMARY, _HELP)
 
 
 _HELP = Text(
-    "Without options: 3 tokens, 2 heads, projections that change nothing. Files of numbers are "
-    ".csv, .tsv, .npy, .json or .safetensors, or an article such as .md, .ipynb or .docx; "
-    "FILE:name picks an array."
+    "Without options, the example has 3 tokens, 2 heads and identity projections. Arrays are read "
+    "from .csv, .tsv, .npy, .json or .safetensors files, or from an article such as .md, .ipynb or "
+    ".docx; FILE:name selects an array."
 )
 
 OPTION_TEXTS = {
-    "--x": Text("File with X, one row a token."),
-    "--tokens": Text("Labels: a,b,c, or a .json or .txt file."),
-    "--kv": Text("File with the input of the keys and values (cross-attention), one row a key."),
-    "--key-tokens": Text("Labels of the keys where --kv is given."),
+    "--x": Text("File with the input X, one row per token."),
+    "--tokens": Text("Labels of the tokens: a,b,c, or a .json or .txt file."),
+    "--kv": Text("File with the input of the keys and values (cross-attention), one row per key."),
+    "--key-tokens": Text("Labels of the keys; requires --kv."),
     "--heads": Text("Number of heads."),
     "--weights": Text(
         "File with the projections (.safetensors, .pt, .npz, .json, .csv, an article), "
         "FILE:prefix, or WQ.csv,WK.csv,WV.csv,WO.csv."
     ),
-    "--seed": Text("Draw the projections from this seed; 0 where only --init is given."),
-    "--init": Text("How they are drawn; xavier_uniform where only --seed is given."),
-    "--mask": Text("full, causal, window:LEFT,RIGHT, or a file of 0 and 1 (1 may attend)."),
-    "--bias": Text("File of numbers added to the scaled scores."),
+    "--seed": Text("Seed of random projections; default 0 with --init."),
+    "--init": Text("Distribution of random projections; default xavier_uniform with --seed."),
+    "--mask": Text("full, causal, window:LEFT,RIGHT, or a file of 0 and 1 (1 = may attend)."),
+    "--bias": Text("File with numbers to add to the scaled scores."),
     "--position": Text(
-        "sinusoidal, rotary, rotary:neighbours, alibi, shaw:FILE (vectors of the distances) or "
-        "t5:FILE (numbers of the buckets)."
+        "sinusoidal, rotary, rotary:neighbours, alibi, shaw:FILE (one vector per distance) or "
+        "t5:FILE (one bias per bucket)."
     ),
-    "--scale": Text("Factor on the scores; default 1/sqrt(d_k)."),
-    "--precision": Text("Decimals, 0 to 15; default 4, and every digit in JSON."),
-    "--head": Text("Open one head, from 1."),
-    "--row": Text("The row written out term by term, from 0."),
+    "--scale": Text("Factor of the scores; default 1/sqrt(d_k)."),
+    "--precision": Text("Number of decimals, 0 to 15; default 4, but all digits in JSON."),
+    "--head": Text("Show only this head, counted from 1."),
+    "--row": Text("Write out this row term by term, counted from 0."),
 }
 
 
@@ -79,7 +79,7 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     precision = PRECISION if values.precision is None else values.precision
     check_ranges(traced, values.head, values.row, precision)
     if destination.kind == "json" and values.row is not None:
-        raise BadValue("row: JSON holds every row, got {row}; leave out --row", row=values.row)
+        raise BadValue("row: JSON contains every row, got {row}; leave out --row", row=values.row)
     destination.write(
         lambda: steps(traced, head=values.head, row=values.row, precision=precision),
         lambda: as_json(traced, head=values.head, precision=values.precision),
@@ -115,12 +115,12 @@ def _trace(values: SimpleNamespace, notify: "Notify") -> "Trace":
 
 
 def _keys(values: SimpleNamespace, notify: "Notify") -> "TokenArray | None":
-    """The input of the keys and values, in cross-attention."""
+    """Read the input of the keys and values; None for self-attention."""
     from headwise.explain.array_files import TokenArray, read_matrix, read_tokens
 
     if values.kv is None:
         if values.key_tokens is not None:
-            raise BadValue("key-tokens: expected --kv beside it, got none; use --tokens")
+            raise BadValue("key-tokens: expected --kv as well, got none; use --tokens")
         return None
     kv = read_matrix(values.kv, "kv", notify)
     tokens = kv.tokens if values.key_tokens is None else read_tokens(values.key_tokens)

@@ -1,4 +1,4 @@
-"""``headwise verify``: attentions held against the oracle and PyTorch, and their mistakes named."""
+"""``headwise verify``: compare attentions with the oracle and PyTorch, and name their mistakes."""
 
 import json
 import sys
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
     from headwise.verify.report import Data
     from headwise.verify.submissions.results import Results
 
-SUMMARY = Text("Hold an attention against an exact oracle and name its mistake.")
+SUMMARY = Text("Compare an attention with an exact oracle and name its mistake.")
 
 EMBED_DIM, HEADS = 15, 3
 SECONDS, MEMORY = 120, 4096
-SHOWN = 20  # how many lines of what a target prints are passed on
+SHOWN = 20  # the number of printed lines of a target that are passed on
 
 FORMATS = (*DOCUMENT_FORMATS, "csv", "github")
 
 _HELP = Text(
-    "TARGET is path/to/file.py:Name or package.Name: a class of modules, a module, or a function "
-    "f(q, k, v, mask=None) on (B, H, L, D). Its code is run as it stands, with your rights, in a "
-    "process of its own: it starts in an empty folder that is deleted afterwards, may take "
-    "{seconds} seconds of CPU time and {memory} MiB, write files of 256 MiB and print 1 MiB, and "
-    "is ended with whatever it has started. This keeps accidents in; it is no jail for hostile "
-    "code.\n\nSeveral targets, files without a name, whose attentions are found, folders and "
-    "patterns give one table: headwise verify submissions/ --output marks.csv. A run that was "
-    "killed goes on where it was, if it is started again with the same --output.\n\nExit "
-    "status: 0 accepted, 1 it differs or uses what is forbidden, 2 there is no verdict: it does "
-    "not load, needs an adapter, hangs, crashes, or goes over a limit. Of several targets, 1 if "
-    "any differs.",
+    "TARGET is path/to/file.py:Name or package.Name: a module class, a module, or a function f(q, "
+    "k, v, mask=None) on (B, H, L, D). The code of the target is run unchanged, with your rights, "
+    "in a separate process. The process starts in an empty folder that is deleted afterwards. It "
+    "may use {seconds} seconds of CPU time and {memory} MiB, write files of up to 256 MiB and "
+    "print 1 MiB; at the end, it is killed together with its child processes. This contains "
+    "accidents, but it is not a sandbox for hostile code.\n\nSeveral targets, a folder, a pattern "
+    "or a file without a name, in which attentions are searched, give one table: headwise verify "
+    "submissions/ --output marks.csv. To resume a run that was killed, start it again with the "
+    "same --output.\n\nExit status: 0 the target is accepted, 1 it differs or uses a forbidden "
+    "name, 2 there is no verdict: the target does not load, needs an adapter, hangs, crashes or "
+    "exceeds a limit. With several targets, the status is 1 if any target gives 1.",
     seconds=SECONDS,
     memory=MEMORY,
 )
 
 
 def command(lang: Lang) -> click.Command:
-    """The command, in the reader's language."""
+    """Return the command with its help in the given language."""
     parameters = [
         click.Argument(["targets"], nargs=-1, metavar="[TARGET]..."),
         *click_options(_HELP_TEXTS, _KINDS, lang),
@@ -60,24 +60,22 @@ def command(lang: Lang) -> click.Command:
 
 
 _HELP_TEXTS = {
-    "--self-test": Text("Try the checks on known mistakes instead."),
-    "--seed": Text("Of inputs and weights."),
-    "--embed-dim": Text("E to try it with, a multiple of the heads."),
-    "--heads": Text("H to try it with."),
+    "--self-test": Text("Test the checks on known mistakes instead of a target."),
+    "--seed": Text("Seed of the inputs and weights."),
+    "--embed-dim": Text("Embedding size E for the tests, a multiple of the number of heads."),
+    "--heads": Text("Number of heads H for the tests."),
     "--forbid": Text(
-        "A class or function that it may not use, such as torch.nn.MultiheadAttention or "
-        "F.scaled_dot_product_attention; may be given several times."
+        "A class or function that the target may not use, such as torch.nn.MultiheadAttention or "
+        "F.scaled_dot_product_attention; can be given several times."
     ),
-    "--time-limit": Text("Seconds of CPU time that it may take."),
-    "--wall-limit": Text(
-        "Seconds until it is stopped, even if it waits; default 5 times the CPU time."
-    ),
+    "--time-limit": Text("Limit on the CPU time, in seconds."),
+    "--wall-limit": Text("Limit on the wall-clock time, in seconds; default 5 times --time-limit."),
     "--memory-limit": Text(
-        "MiB it may take beside Python and PyTorch; where the system has such limits."
+        "Limit on the memory besides Python and PyTorch, in MiB; not enforced on every system."
     ),
-    "--compile": Text("Hold it under torch.compile as well; takes some seconds."),
-    "--jobs": Text("How many targets run at the same time; default one for each CPU."),
-    "--junit": Text("Write JUnit XML to this file as well."),
+    "--compile": Text("Verify the target under torch.compile as well; takes some seconds."),
+    "--jobs": Text("Number of targets that run at the same time; default one per CPU."),
+    "--junit": Text("Also write JUnit XML to this file."),
 }
 
 _SIZE, _SHOWN = click.IntRange(min=1, max=512), {"show_default": True}
@@ -100,7 +98,7 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     if values.self_test == bool(values.targets):
         raise BadValue("target: expected either TARGET or --self-test; write path/to/file.py:Name")
     if values.self_test and values.junit is not None:
-        raise BadValue("junit: expected a TARGET to report on, got --self-test; leave out --junit")
+        raise BadValue("junit: expected a TARGET, got --self-test; leave out --junit")
     inputs = (*values.targets,)
     destination = Destination(values.format, values.output, lang, FORMATS, inputs)
     Destination(None, values.junit, lang, inputs=inputs)
@@ -128,7 +126,7 @@ def _self_tested(destination: Destination) -> int:
 
 
 def _verified(values: SimpleNamespace, destination: Destination) -> int:
-    """Verify one target, or many; a file with one attention is one target."""
+    """Verify one target or several; the report on a file with one attention has no table."""
     from headwise.verify.process import Limits, Request
 
     names = (values.embed_dim, values.heads, values.seed, values.compile, values.forbid)
@@ -140,7 +138,7 @@ def _verified(values: SimpleNamespace, destination: Destination) -> int:
 
 
 def _holds_several(target: str) -> bool:
-    """Whether a target is a file, a folder or a pattern, which may hold several."""
+    """Whether a target is a file, folder or pattern, which may contain several attentions."""
     from headwise.verify.submissions.sources import is_file
 
     return is_file(target) or Path(target).is_dir()
@@ -202,7 +200,7 @@ def _is_folder(targets: tuple[str, ...]) -> bool:
 
 
 def _status(reports: "list[Data] | tuple[Data, ...]") -> int:
-    """The exit status: 1 if any target is wrong, else 2 if any has no verdict."""
+    """Return the exit status: 1 if any target is wrong, else 2 if any has no verdict."""
     if any(report["status"] == "differs" or report.get("forbidden") for report in reports):
         return FOUND_WRONG
     return 0 if all(report["accepted"] for report in reports) else BAD_INPUT
@@ -252,7 +250,7 @@ def _also_junit(values: SimpleNamespace, reports: "list[Data]", lang: Lang) -> N
 
 
 def _pass_on(printed: str) -> None:
-    """The beginning of what the target printed, made harmless, beside the report."""
+    """Write the first lines that the target printed, without control characters, to stderr."""
     lines = clean_lines(printed[: 1 << 16])
     for line in lines[:SHOWN]:
         write_stderr(line)
@@ -261,7 +259,7 @@ def _pass_on(printed: str) -> None:
 
 
 def _progress(lang: Lang) -> Callable[[str], None] | None:
-    """What is being done, on one line of a terminal; nothing elsewhere."""
+    """Return a function that shows the current check in a terminal; None without a terminal."""
     if not sys.stderr.isatty():
         return None
 

@@ -1,4 +1,4 @@
-"""What a check is, what it examines, and how a trial becomes evidence."""
+"""Checks, the subjects that they examine, and the judgement of their trials."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ from headwise.verify.oracle.pipeline import Pipeline
 from headwise.verify.oracle.tolerance import Evidence, Verdict, judge
 
 Ways = tuple[tuple[str, Callable[[Job], Outcome | None]], ...]
-"""For each mask argument its name, and the module with masks given in that argument only."""
+"""The name of each mask argument, with the module called with masks in that argument only."""
 
 
 @dataclass(frozen=True)
@@ -24,20 +24,20 @@ class Subject:
     """An implementation under test.
 
     Attributes:
-        name: its name in messages.
-        attend: the attention alone, or None where it cannot be reached.
-        module: the attention with its projections, or None where it has none.
-        refuses: why it does not support a call or a job, or None where it does.
-        embed_dim: E of its jobs.
-        heads: H of its jobs.
-        lacks: the weights it does not have, such as "q_bias"; its jobs come without them.
-        ways: its mask arguments one by one; None where it takes masks in no argument.
-        groups: G of its jobs, the key/value heads; None for as many as heads.
-        base: the mask that it applies by itself.
-        together: the module with the two sides of a mask ``a & b`` in two arguments, or None.
-        jobs: the jobs of `masked_job`, whose oracle is computed once for all checks.
-        truth: where the weights are unknown and there is no oracle: the output that a job should
-            have in a dtype, which is what the subject itself returns in that dtype.
+        name: the name of the subject in messages.
+        attend: the attention alone, or None if it cannot be called alone.
+        module: the attention with its projections, or None if it has no projections.
+        refuses: returns why a call or a job is not supported, or None if it is supported.
+        embed_dim: E of the jobs.
+        heads: H of the jobs.
+        lacks: the weights that the subject does not have, such as "q_bias"; jobs omit them.
+        ways: the module for each of its mask arguments; None if it has no mask argument.
+        groups: G of the jobs, the number of key/value heads; None for H.
+        base: the mask that the subject always applies.
+        together: the module with the two parts of a mask ``a & b`` in two arguments, or None.
+        jobs: the cache of `masked_job`, so that the oracle runs once for all checks.
+        truth: the expected output of a job in a dtype, if the weights are unknown and there is no
+            oracle: the output of the subject itself in that dtype.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Subject:
     jobs: dict[object, Job] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def fit(self, job: Job) -> Job:
-        """A job with the weights that the subject has."""
+        """Return the job with only the weights that the subject has."""
         return job.fitted(self.lacks, self.groups)
 
 
@@ -64,7 +64,7 @@ Probe = Callable[[Subject, torch.dtype], Iterator[Evidence]]
 
 @dataclass(frozen=True)
 class Check:
-    """One property that a subject must have, and its trials; mistakes refer to its name."""
+    """A property that a subject must have, with its trials; mistakes refer to the name."""
 
     name: str
     question: Text
@@ -72,12 +72,12 @@ class Check:
 
     @classmethod
     def of(cls, probe: Probe, question: Text) -> "Check":
-        """The check with the name of its probe."""
+        """Build the check with the name of its probe."""
         return cls(probe.__name__, question, probe)
 
 
 def of_pipeline(name: str, pipeline: Pipeline) -> Subject:
-    """A pipeline, correct or with mistakes, as a subject."""
+    """Return a pipeline, correct or with mistakes, as a subject."""
 
     def module(job: Job) -> Outcome:
         trace = pipeline.run(job)
@@ -91,28 +91,28 @@ def of_pipeline(name: str, pipeline: Pipeline) -> Subject:
 
 
 def attend(subject: Subject, call: Call) -> Result | None:
-    """The subject's result for a call; None where it does not support the call."""
+    """Return the subject's result for a call; None if it does not support the call."""
     if subject.attend is None or subject.refuses(call) is not None:
         return None
     return subject.attend(call)
 
 
 def compute(subject: Subject, job: Job) -> Outcome | None:
-    """The subject's outcome for a job; None where it does not support the job."""
+    """Return the subject's outcome for a job; None if it does not support the job."""
     if subject.module is None or subject.refuses(job) is not None:
         return None
     return subject.module(job)
 
 
 def attempt(subject: Subject, job: Job) -> Outcome | None:
-    """Like `compute`, and None where the subject raises."""
+    """Like `compute`, but also return None if the subject raises."""
     try:
         return compute(subject, job)
     except Exception:
         return None
 
 
-LENGTH = 7  # the length of the contract's sequences; it differs from every other size
+LENGTH = 7  # the sequence length of the contract, unequal to every other size
 
 
 def masked_job(
@@ -123,7 +123,7 @@ def masked_job(
     batch: int = 2,
     length: int = LENGTH,
 ) -> Job:
-    """Self-attention of the subject's embed_dim and heads, with the weights that it has."""
+    """Return a self-attention job of the subject's sizes, with only the weights that it has."""
     key, size = (dtype, mask, batch, length), (subject.embed_dim, subject.heads)
     if key not in subject.jobs:
         job = self_job(*size, batch=batch, length=length, mask=mask, dtype=dtype)
@@ -134,7 +134,7 @@ def masked_job(
 def unmasked_job(
     subject: Subject, dtype: torch.dtype, *, batch: int = 2, length: int = LENGTH
 ) -> Job:
-    """Self-attention without a mask; causal where the subject has its own causal mask."""
+    """Return a self-attention job without a mask; causal if the subject is always causal."""
     job = masked_job(subject, dtype, batch=batch, length=length)
     return job if subject.refuses(job) is None else replace(job, mask=causal())
 
@@ -143,19 +143,19 @@ PADDED = padding([LENGTH, LENGTH - 3])  # padding at the end of sample 1
 
 
 def random_pairs(seed: int) -> Mask:
-    """A seeded mask of pairs without symmetry, in which every token sees itself."""
+    """Return a random asymmetric mask in which every token may attend to itself."""
     some = torch.rand(LENGTH, LENGTH, generator=torch.Generator().manual_seed(seed)) > 0.4
     some.fill_diagonal_(fill_value=True)
     return from_tensor(some, "q k")
 
 
 def yes_or_no(good: bool) -> Verdict:
-    """A verdict of a condition that is true or false."""
+    """Return the verdict for a condition that is true or false."""
     return Verdict(good, float(not good), 0.0, float(not good), 0.0)
 
 
 def expected(subject: Subject, job: Job, dtype: torch.dtype = torch.float64) -> Tensor:
-    """The exact output: the oracle's, or the subject's own where there is no oracle."""
+    """Return the exact output: the oracle's, or the subject's own if there is no oracle."""
     return oracle(job, dtype)["output"] if subject.truth is None else subject.truth(job, dtype)
 
 
@@ -163,7 +163,7 @@ Part = tuple[slice | list[int], ...]  # an index of an output
 
 
 def judge_expected(output: Tensor, subject: Subject, job: Job, part: Part = ()) -> Verdict:
-    """Judge an output, or a part of it, by what the job should give."""
+    """Judge an output, or a part of it, by the expected output of the job."""
     plain, exact = (expected(subject, job, d)[part] for d in (job.query.dtype, torch.float64))
     return judge(output, plain, exact)
 
@@ -171,18 +171,18 @@ def judge_expected(output: Tensor, subject: Subject, job: Job, part: Part = ()) 
 def compare(
     name: str, outcome: Outcome | None, subject: Subject, job: Job, part: Part = ()
 ) -> Iterator[Evidence]:
-    """Judge the output of an outcome, if there is one, by what the job should give."""
+    """Judge the output of an outcome, unless it is None, by the expected output of the job."""
     if outcome is not None:
         yield name, judge_expected(outcome.output, subject, job, part)
 
 
 def matches_expected(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
-    """Compare the output with the exact one."""
+    """Compare the output with the expected output."""
     yield from compare(name, compute(subject, job), subject, job)
 
 
 def matches_exact(subject: Subject, job: Job, exact: Tensor) -> Iterator[Evidence]:
-    """Compare the output with exact numbers computed in another way."""
+    """Compare the output with exact numbers that were computed independently."""
     outcome = compute(subject, job)
     if outcome is not None:
         name = "self-attention" if job.alike else "cross-attention"

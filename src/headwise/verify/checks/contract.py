@@ -1,4 +1,4 @@
-"""The contract: what must hold for a whole module, projections included."""
+"""The contract: the properties that a whole module with its projections must have."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -42,17 +42,17 @@ MASKS: tuple[tuple[str, Mask], ...] = (
     ("some pairs", random_pairs(seed=2)),
     ("padding", PADDED),
 )
-"""The masks of the trials, by name; none of them makes a fully masked row."""
+"""The masks of the trials, by name; no mask has a fully masked row."""
 
 
 def tried(subject: Subject) -> tuple[tuple[str, Mask], ...]:
-    """The masks of the trials, and the subject's own mask where it differs from them."""
+    """Return the masks of the trials, and the subject's own mask unless it is one of them."""
     known = subject.base in [mask for _, mask in MASKS]
     return MASKS if known else (*MASKS, ("its own pattern", subject.base))
 
 
 def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) -> Iterator[Job]:
-    """Self- and cross-attention without a mask, where the subject supports it."""
+    """Yield self- and cross-attention jobs without a mask that the subject supports."""
     for seed in seeds:
         for make in (self_job, cross_job):
             job = subject.fit(make(subject.embed_dim, subject.heads, seed=seed, dtype=dtype))
@@ -61,7 +61,7 @@ def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) ->
 
 
 def module_forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output on several inputs and masks, self- and cross-attention."""
+    """Compare outputs for several inputs and masks, in self- and cross-attention."""
     for job in jobs(subject, dtype, seeds=(0, 1)):
         yield from matches_expected("no mask" if job.alike else "cross-attention", subject, job)
     for name, mask in tried(subject)[1:]:
@@ -71,7 +71,7 @@ def module_forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 def _outcomes(
     subject: Subject, dtype: torch.dtype, named: Iterable[tuple[str, Mask]]
 ) -> Iterator[tuple[str, Job, Outcome]]:
-    """Self-attention under masks, where the subject supports it."""
+    """Run self-attention under each mask that the subject supports."""
     for name, mask in named:
         job = masked_job(subject, dtype, mask=mask)
         outcome = compute(subject, job)
@@ -80,14 +80,14 @@ def _outcomes(
 
 
 def as_torch(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output equals that of `torch.nn.MultiheadAttention` with the same weights."""
+    """Check that the output equals `torch.nn.MultiheadAttention` with the same weights."""
     for name, job, outcome in _outcomes(subject, dtype, tried(subject)):
         plain = torch_attention(job).output
         yield name, judge(outcome.output, plain, oracle(job)["output"])
 
 
 def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The gradient of every input and every weight, with and without a mask."""
+    """Check the gradients of all inputs and weights, with and without a mask."""
     named = tried(subject)
     for name, mask in (*named[:2], *named[4:]):
         job = masked_job(subject, dtype, mask=mask).tracked()
@@ -99,7 +99,7 @@ def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 
 
 def module_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The weights of each head, where the module returns them."""
+    """Check the attention weights of each head, if the module returns them."""
     for name, job, outcome in _outcomes(subject, dtype, tried(subject)):
         if outcome.weights is not None:
             plain, exact = oracle(job, dtype)["weights"], oracle(job)["weights"]
@@ -124,7 +124,7 @@ def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
 
 
 def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Zero keys give the mean of the values; constant queries do not."""
+    """Zero keys give the mean of the values, but constant queries do not."""
     for job in jobs(subject, dtype):
         w = job.weights
         silent = replace(job, weights=w.map(torch.zeros_like, "k"))
@@ -134,13 +134,13 @@ def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evide
 
 
 def heads_are_slices(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output is the sum of single heads, each through its own slice of W^O."""
+    """The output is the sum of the heads, each projected by its own slice of W^O."""
     for job in jobs(subject, dtype):
         yield from matches_exact(subject, job, _sum_of_heads(job.to(torch.float64)))
 
 
 def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output with the mask given in one argument at a time, for every mask argument."""
+    """Check the output for every mask argument, with the mask in that argument only."""
     ways = (("mask", partial(compute, subject)),) if subject.ways is None else subject.ways
     for argument, way in ways:
         for name, mask in MASKS[1:]:
@@ -149,7 +149,7 @@ def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output under two masks at once: in one argument, and each in its own."""
+    """Check the output under two masks, given in one argument and in two arguments."""
     job = masked_job(subject, dtype, causal() & PADDED)
     yield from matches_expected("causal and padding", subject, job)
     outcome = None if subject.together is None else subject.together(job)
@@ -157,7 +157,7 @@ def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Equal tokens with scores of 200 and more: the output is their common value."""
+    """Equal tokens with scores of at least 200 give their common value."""
     job = masked_job(subject, dtype)
     w = job.weights
     if (w.q_bias is None) != (w.k_bias is None):
@@ -173,9 +173,9 @@ def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def _loud(job: Job, dtype: torch.dtype) -> tuple[Job, Tensor]:
-    """A job of equal tokens whose queries are scaled-up keys, and its exact output."""
+    """Return a job of equal tokens whose queries are scaled keys, and its exact output."""
     x, w = job.query[:, :1].expand_as(job.query).contiguous(), job.weights
-    keys = w.spread(job.heads, job.groups)  # a key for every head; the query is to equal it
+    keys = w.spread(job.heads, job.groups)  # one key per head; the query must be equal to it
     k = _times(x, keys.k, keys.k_bias).reshape(*x.shape[:2], job.heads, -1)
     least = k.square().sum(-1).min() * k.shape[-1] ** -0.5
     factor = (LARGE / least).sqrt().to(dtype)
@@ -186,7 +186,7 @@ def _loud(job: Job, dtype: torch.dtype) -> tuple[Job, Tensor]:
 
 
 def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The inputs are not modified."""
+    """Check that the inputs are not modified."""
     for job in jobs(subject, dtype):
         outcome = compute(subject, job)
         if outcome is not None:
@@ -200,7 +200,7 @@ def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 
 
 def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """In eval, a module constructed with dropout gives the output without dropout."""
+    """In evaluation mode, a module with dropout gives the output without dropout."""
     job = replace(masked_job(subject, dtype), dropout=0.5)
     yield from matches_expected("eval", subject, job)
 
@@ -211,19 +211,19 @@ def _times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _mean_of_values(job: Job) -> Tensor:
-    """The exact output where every query weighs all keys alike."""
+    """Return the exact output if every query gives all keys the same weight."""
     w = job.weights.spread(job.heads, job.groups)
     values = _times(job.value, w.v, w.v_bias).mean(1, keepdim=True)
     return _through_output(w, values).expand(-1, job.query.shape[1], -1)
 
 
 def _through_output(w: Weights, merged: Tensor) -> Tensor:
-    """The output projection of merged heads in float64."""
+    """Apply the output projection to merged heads in float64."""
     return merged if w.out is None else _times(merged, w.out, w.out_bias)
 
 
 def _sum_of_heads(job: Job) -> Tensor:
-    """The sum of single-head attentions in float64, each through its slice of the output weight."""
+    """Sum the single-head attentions, projected by their slices of W^O, in float64."""
     w, total = job.weights.spread(job.heads, job.groups), torch.zeros(())
     out = torch.eye(w.q.shape[0], dtype=torch.float64) if w.out is None else w.out
     for start in range(0, w.q.shape[0], job.head_dim):
@@ -253,11 +253,11 @@ CONTRACT: tuple[Check, ...] = (
 )
 
 
-TIMES = 37  # how often a short sequence is repeated; a prime, so that no block ends where it ends
+TIMES = 37  # how often a short sequence is repeated; a prime, unlike block sizes
 
 
 def _one_token_of_two(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """One token equals either of two equal tokens; one sample equals itself in a batch."""
+    """One token gives the output of two equal tokens; one sample gives its output in a batch."""
     pair = masked_job(subject, dtype, length=2)
     pair = pair.with_input(pair.query[:, :1].expand_as(pair.query).contiguous())
     yield from _alone("L = 1", subject, pair, (slice(None), slice(0, 1)))
@@ -265,9 +265,9 @@ def _one_token_of_two(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
 
 
 def _repeated_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """A repeated sequence gives repeated outputs; a causal mask keeps the first period.
+    """A repeated sequence gives repeated outputs; under a causal mask, the first period is equal.
 
-    Repeated keys share the weight that one of them had. If the target raises, there is no trial.
+    The copies of a key share the weight of the single key. No trial runs if the target raises.
     """
     for name, mask, periods in (("", full(), TIMES), (", causal", causal(), 1)):
         job = masked_job(subject, dtype, mask)
@@ -296,7 +296,7 @@ _WITHOUT_ORACLE = {
     "long_sequence": _repeated_sequence,
     "eval_without_dropout": _eval_as_without_dropout,
 }
-"""Checks that need another probe where there is no oracle."""
+"""The probes of checks that differ if there is no oracle."""
 
 _UNCHANGED = ("non_contiguous", "dtype_kept", "inputs_unchanged")
 
@@ -305,4 +305,4 @@ BLACK_BOX: tuple[Check, ...] = (
     *(check for check in CONTRACT if check.name in _UNCHANGED),
     *(replace(c, probe=_WITHOUT_ORACLE[c.name]) for c in CONTRACT if c.name in _WITHOUT_ORACLE),
 )
-"""The checks of a target whose weights are not known."""
+"""The checks of a target whose weights are unknown."""

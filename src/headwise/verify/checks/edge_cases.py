@@ -25,8 +25,8 @@ from headwise.verify.oracle.jobs import Job, Outcome, cross_job, self_job
 from headwise.verify.oracle.tolerance import Evidence, judge_gradients, judge_job
 
 LONG = (257, 129, 64)
-"""One more than two common block sizes, and the length given to constructors that require one. The
-first length at which the target does not raise is used: many targets have a maximum length."""
+"""One more than two common block sizes, and the length given to constructors that require a length.
+The first length at which the target does not raise is used, as many targets limit the length."""
 
 DTYPES = (torch.float64, torch.bfloat16, torch.float16)
 
@@ -34,21 +34,21 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def smallest_sizes(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """One token, one sample, one query."""
+    """Check the output for one token, one sample and one query."""
     for name, job in _small(subject, dtype):
         yield from matches_expected(name, subject, job)
 
 
 def long_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """A sequence longer than the usual block sizes of attention kernels."""
+    """Check the output for a sequence longer than usual block sizes of attention kernels."""
     for name, job in _long(subject, dtype):
         yield from matches_expected(name, subject, job)
 
 
 def non_contiguous(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Inputs that are not contiguous.
+    """Check the output for non-contiguous inputs.
 
-    To raise is to refuse them, as `view` does; a note tells it.
+    A target may raise, as `view` does; this gives a note instead of a failure.
     """
     for name, job in _strided(subject, dtype):
         if attempt(subject, job) is not None:
@@ -56,9 +56,9 @@ def non_contiguous(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def dtype_kept(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output has the dtype of the input, and is accurate in half precision.
+    """Check that the output has the dtype of the input and is accurate in half precision.
 
-    If the target raises, it does not support that dtype; a note tells it.
+    A target that raises does not support the dtype; this gives a note instead of a failure.
     """
     for other in (dtype, *DTYPES):
         job = unmasked_job(subject, other)
@@ -72,7 +72,7 @@ def dtype_kept(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
-    """The edge cases in which the target raises, as notes."""
+    """Yield a note for every edge case in which the target raises."""
     job = unmasked_job(subject, dtype, batch=1, length=LONG[0])
     message = _refused(subject, job)
     if message:
@@ -91,7 +91,7 @@ def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
 
 
 def edge_case_jobs(subject: Subject, dtype: torch.dtype, failed: set[str]) -> Iterator[Job]:
-    """The jobs of the edge-case checks that failed, for the diagnosis."""
+    """Yield the jobs of the failed edge-case checks for the diagnosis."""
     for name, jobs in _JOBS.items():
         if name in failed:
             yield from (job for _, job in jobs(subject, dtype))
@@ -129,13 +129,13 @@ LAYOUTS: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
     ("every second number in memory", lambda x: torch.stack((x, x + 1.0), dim=-1)[..., 0]),
     ("one sample, expanded", lambda x: x[:1].expand_as(x)),
 )
-"""Memory layouts that are not row by row."""
+"""Memory layouts that are not contiguous."""
 
 _JOBS = {"smallest_sizes": _small, "long_sequence": _long, "non_contiguous": _strided}
 
 
 def _refused(subject: Subject, job: Job) -> str:
-    """The error that the subject raises for a job, in one line; empty without an error."""
+    """Return the error that the subject raises for a job in one line; empty if none."""
     try:
         compute(subject, job)
     except Exception as error:
@@ -156,11 +156,11 @@ EXTREMES: tuple[Check, ...] = (
 
 
 COMPILED_LENGTHS = (7, 11)
-"""The lengths of the sequences; the second shows whether the code was specialised to the first."""
+"""The sequence lengths; the second shows whether the code was specialised to the first."""
 
 
 def compiled_equals(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Outputs and gradients of the compiled target, at two lengths and under masks."""
+    """Check the outputs and gradients of the compiled target, at two lengths and with masks."""
     for length in COMPILED_LENGTHS:
         size = subject.embed_dim, subject.heads
         own = subject.fit(self_job(*size, length=length, mask=subject.base, dtype=dtype))
@@ -174,7 +174,7 @@ def compiled_equals(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def _quietly(subject: Subject, job: Job) -> Outcome | None:
-    """The outcome, without the compiler's warning about replaced parameters."""
+    """Compute the outcome without the compiler's warning about replaced parameters."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         return compute(subject, job)

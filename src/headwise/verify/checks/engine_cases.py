@@ -1,4 +1,4 @@
-"""The cases that every engine must pass: sizes are distinct primes, inputs are seeded."""
+"""The cases that every engine must pass; sizes are distinct primes, inputs are seeded."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from headwise.call import Call
 from headwise.masks import Mask
 from headwise.positions import ALiBi, Position, Rotary, Shaw, T5Bias, TransformerXL
 
-Draw = Callable[..., Tensor]  # normal numbers in float64: ``draw(5, 7)``
+Draw = Callable[..., Tensor]  # draws normal float64 numbers: ``draw(5, 7)``
 
 
 @dataclass(frozen=True)
 class Case:
-    """One attention call, by its mask, position and sizes, which are primes or a multiple of G."""
+    """An attention call with a mask, a position and sizes, which are primes or multiples of G."""
 
     name: str
     mask: Callable[["Case", Draw], Mask]
@@ -33,9 +33,9 @@ class Case:
     def call(
         self, dtype: torch.dtype, *, seed: int = 0, need: Collection[str] = (), grad: bool = False
     ) -> Call:
-        """The case in a dtype; the same numbers in every dtype, up to rounding.
+        """Return the call in a dtype; the numbers of all dtypes agree up to rounding.
 
-        `need` is as in `headwise.attend`; with `grad`, q, k and v require gradients.
+        `need` is as in `headwise.attend`; if `grad` is true, q, k and v require gradients.
         """
         generator = torch.Generator().manual_seed(seed)
 
@@ -59,7 +59,7 @@ def _seeded(position: Position, draw: Draw) -> Position:
 
 
 def _booleans(case: Case, draw: Draw) -> Mask:
-    """Three quarters of the pairs; query 1 of every head is fully masked."""
+    """Allow about three quarters of the pairs; query 1 of every head is fully masked."""
     allowed = draw(case.batch, case.heads, case.queries, case.keys) > -0.7
     allowed[:, :, 1] = False
     return masks.from_tensor(allowed)

@@ -1,4 +1,4 @@
-"""Properties that every attention engine must have; mistakes refer to them by name."""
+"""The properties that every attention engine must have; mistakes refer to their names."""
 
 import math
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ from headwise.verify.oracle.tolerance import (
     steps_of,
 )
 
-SMALL = 300  # gradients are judged where Lq times Lk is at most this
+SMALL = 300  # gradients are judged only if Lq times Lk is at most this
 
 
 def forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output of every case equals the oracle's, for two seeds."""
+    """Check that the output of every case equals the oracle's, for two seeds."""
     for case in CASES:
         for seed in (0, 1):
             call = case.call(dtype, seed=seed)
@@ -36,7 +36,7 @@ def forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The gradients of every small case."""
+    """Check the gradients of every small case."""
     for case in CASES:
         call = case.call(dtype, grad=True)
         result = attend(subject, call) if case.queries * case.keys <= SMALL else None
@@ -49,12 +49,12 @@ def gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The weights, where they are returned."""
+    """Check the attention weights, if they are returned."""
     yield from _returned("weights", subject, dtype)
 
 
 def logsumexp(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The logsumexp, where it is returned."""
+    """Check the logsumexp, if it is returned."""
     yield from _returned("logsumexp", subject, dtype)
 
 
@@ -69,7 +69,7 @@ def _returned(quantity: str, subject: Subject, dtype: torch.dtype) -> Iterator[E
 
 
 def scale_closed_form(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Scaled scores 0 and 1: the weights are [1, e] / (1 + e), and the values show them."""
+    """Scaled scores 0 and 1 give the weights [1, e] / (1 + e), read off with unit values."""
     dim = 5
     q, k = torch.zeros(1, 2, 1, dim, dtype=dtype), torch.zeros(1, 2, 2, dim, dtype=dtype)
     q[..., 0], k[:, :, 1, 0] = math.sqrt(dim), 1.0
@@ -79,7 +79,7 @@ def scale_closed_form(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
 
 
 def equal_scores_mean(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """A query of zeros gives the mean of the values, whatever the other queries are."""
+    """A query of zeros gives the mean of the values for any other queries."""
     call = _sized(queries=7).call(dtype)
     q = call.q.clone()
     q[:, :, 0] = 0.0
@@ -88,13 +88,13 @@ def equal_scores_mean(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
 
 
 def one_key_copies(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """A query that sees one key gives that key's value."""
+    """A query that may attend to one key only gives the value of that key."""
     call = _sized(mask=window(0, 0), queries=7).call(dtype)
     yield from _against(subject, call, call.v.double())
 
 
 def rows_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """With values of 1 the output is 1, and 0 in a fully masked row."""
+    """Values of 1 give outputs of 1, and of 0 in a fully masked row."""
     for case in CASES:
         call = case.call(dtype)
         if Stage.VALUES in call.position.stages:
@@ -122,14 +122,14 @@ def samples_independent(subject: Subject, dtype: torch.dtype) -> Iterator[Eviden
 
 
 def group_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Query head h reads key/value head h // (H / G): with one key it gives that value."""
+    """Query head h uses key/value head h // (H / G): with one key, it gives that value."""
     call = _sized(heads=6, groups=3, keys=1).call(dtype)
     exact = torch.stack([call.v[:, h // 2] for h in range(6)], dim=1).double()
     yield from _against(subject, call, exact.expand(-1, -1, call.shape.queries, -1))
 
 
 def no_future_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Under a causal mask the last key changes nothing before the last query."""
+    """Under a causal mask, the last key does not affect earlier queries."""
     call = _sized(mask=causal(), queries=7).call(dtype)
     k, v = call.k.clone(), call.v.clone()
     k[:, :, -1], v[:, :, -1] = -k[:, :, -1], -v[:, :, -1] + 1
@@ -138,13 +138,13 @@ def no_future_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def own_key_visible(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Under a causal mask the first query sees its own key, and only that."""
+    """Under a causal mask, the first query attends to its own key only."""
     call = _sized(mask=causal(), queries=7).call(dtype)
     yield from _row("query 0", subject, call, 0, call.v[:, :, 0].double())
 
 
 def lower_right(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """With fewer queries than keys the last causal query sees every key: zeros give the mean."""
+    """With fewer queries than keys, the last causal query attends to all keys."""
     call = _sized(mask=causal()).call(dtype)
     call = replace(call, q=torch.zeros_like(call.q))
     yield from _row("the last query", subject, call, -1, call.v.double().mean(-2))
@@ -182,7 +182,7 @@ def padding_nan(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def padding_of_own_sample(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Each sample has its own padding: equal scores give the mean of its real values."""
+    """Each sample has its own padding: equal scores give the mean of the sample's real values."""
     lengths = [5, 3]
     call = _sized(mask=padding(lengths)).call(dtype)
     call = replace(call, q=torch.zeros_like(call.q))
@@ -192,7 +192,7 @@ def padding_of_own_sample(subject: Subject, dtype: torch.dtype) -> Iterator[Evid
 
 
 def float32_softmax(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """A small difference on a large float bias survives, even between half-precision values."""
+    """Small differences between large biases are not lost, even with half-precision values."""
     small = torch.promote_types(dtype, torch.float32) if dtype == torch.float64 else torch.bfloat16
     bias = 100.0 + 0.2 * torch.arange(7.0).expand(5, 7)
     call = _sized(mask=from_tensor(bias)).call(small)
@@ -203,7 +203,7 @@ def float32_softmax(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def dropout_on_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """With equal scores, values of 1 and p = 1/2, each output is a count of keys over n / 2."""
+    """With equal scores, values of 1 and p = 1/2, an output times n / 2 is a count of keys."""
     keys, half = 7, 0.5
     q, k = (torch.zeros(2, 3, n, 11, dtype=dtype) for n in (5, keys))
     call = Call.of(q, k, torch.ones(2, 3, keys, 13, dtype=dtype), dropout=half)
@@ -240,7 +240,7 @@ def _row(name: str, subject: Subject, call: Call, row: int, exact: Tensor) -> It
 def _unchanged(
     subject: Subject, call: Call, other: Call, part: tuple[slice | list[int], ...]
 ) -> Iterator[Evidence]:
-    """A part of the output of both calls equals the oracle of the first."""
+    """Check that a part of both calls' outputs equals the oracle of the first call."""
     for name, item in (("before", call), ("after", other)):
         result = attend(subject, item)
         if result is not None:

@@ -1,7 +1,7 @@
-"""Metamorphic checks: how a change of the input may change the output.
+"""Metamorphic checks: how the output must respond to a change of the input.
 
-None of them needs the target's weights. The output is compared with the oracle's, or, where there
-is none, with the target's own float64 output for the input before the change.
+These checks do not need the weights of the target. The output is compared with the oracle's or, if
+there is no oracle, with the target's own float64 output for the unchanged input.
 """
 
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ from headwise.verify.checks import (
 from headwise.verify.oracle.jobs import Job, Outcome, cross_job
 from headwise.verify.oracle.tolerance import Evidence, Verdict, judge
 
-REAL = LENGTH - 3  # how many tokens of the padded sample are real
-ORDER = (2, 0, 5, 6, 1, 3, 4)  # an order in which no token keeps its place
+REAL = LENGTH - 3  # the number of real tokens in the padded sample
+ORDER = (2, 0, 5, 6, 1, 3, 4)  # a permutation without a fixed point
 
 
 def batch_independent(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -40,7 +40,7 @@ def batch_independent(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
 
 
 def causal_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Under a causal mask, changing the last token changes no earlier output."""
+    """Under a causal mask, changing the last token does not change earlier outputs."""
     job = masked_job(subject, dtype, causal())
     x = torch.cat((job.query[:, :-1], -job.query[:, -1:]), dim=1)
     before = (slice(None), slice(0, -1))
@@ -48,7 +48,7 @@ def causal_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def padding_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Changing a padded token of sample 1 changes no output of its real tokens."""
+    """Changing a padded token of sample 1 does not change the outputs of its real tokens."""
     job = masked_job(subject, dtype, PADDED)
     x = job.query.clone()
     x[1, REAL:] = -x[1, REAL:] + 1.0
@@ -58,7 +58,7 @@ def padding_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 def blind_rows_alone(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """A fully padded sample does not affect the other sample."""
     job = masked_job(subject, dtype, padding([LENGTH, 0]))
-    outcome = attempt(subject, job)  # a target may refuse a sample without a token
+    outcome = attempt(subject, job)  # a target may raise for a sample without real tokens
     if outcome is not None:
         beside = replace(job, mask=padding([LENGTH, LENGTH - 1]))
         first = (slice(0, 1),)
@@ -66,7 +66,7 @@ def blind_rows_alone(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 
 
 def permutation_equivariant(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Without a mask, permuted tokens give permuted outputs."""
+    """Without a mask, permuting the tokens permutes the outputs in the same way."""
     job, order = masked_job(subject, dtype), (slice(None), list(ORDER))
     outcome = compute(subject, job.with_input(job.query[order]))
     yield from compare("tokens in another order", outcome, subject, job, order)
@@ -78,7 +78,7 @@ def permutation_equivariant(subject: Subject, dtype: torch.dtype) -> Iterator[Ev
 
 
 def deterministic(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """In eval the same input gives bitwise equal outputs, also after another input."""
+    """In evaluation mode, equal inputs give bitwise equal outputs, also after another input."""
     for mask in (full(), causal()):
         job = masked_job(subject, dtype, mask)
         other = masked_job(subject, dtype, mask, length=LENGTH - 2)
@@ -93,7 +93,7 @@ def deterministic(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def weights_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Returned weights sum to 1 over the keys, and are 0 for hidden keys."""
+    """Returned attention weights sum to 1 over the keys and are 0 for masked keys."""
     for name, mask in (("no mask", full()), ("causal", causal()), ("padding", PADDED)):
         job = masked_job(subject, dtype, mask)
         outcome = compute(subject, job)
@@ -108,7 +108,7 @@ def weights_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidenc
 
 
 def masked_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """No gradient reaches a token that a mask hides, and every gradient is finite."""
+    """No gradient reaches a masked token, and every gradient is finite."""
     padded = masked_job(subject, dtype, PADDED).tracked()
     yield from _hidden("padding", subject, padded, (1, slice(0, REAL)), (1, slice(REAL, None)))
     future = masked_job(subject, dtype, causal()).tracked()
@@ -120,7 +120,7 @@ def masked_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 def _unchanged(
     name: str, subject: Subject, job: Job, x: Tensor, part: tuple[slice, ...]
 ) -> Iterator[Evidence]:
-    """A part of the output for a changed input equals the exact output of the original."""
+    """Check that a part of the output is the same as before a change of the input."""
     outcome = compute(subject, job.with_input(x))
     if outcome is not None:
         yield name, judge_expected(outcome.output[part], subject, job, part)
@@ -134,7 +134,7 @@ def _same(first: Outcome, second: Outcome | None) -> bool:
 
 
 def _nothing(part: Tensor, of: Tensor) -> Verdict:
-    """Whether a part of a tensor is 0, up to rounding at the scale of the whole tensor."""
+    """Check that a part of a tensor is 0, up to rounding relative to the whole tensor."""
     anchor = of.detach().abs().max().reshape(1)
     result, zeros = (torch.cat((x.detach().flatten(), anchor)) for x in (part, part * 0))
     return judge(result, zeros, zeros.double())
@@ -146,7 +146,7 @@ Tokens = tuple[slice | int, slice]
 def _hidden(
     name: str, subject: Subject, job: Job, outputs: Tokens, unseen: Tokens
 ) -> Iterator[Evidence]:
-    """The gradient of some outputs with respect to tokens hidden from them is 0."""
+    """Check that the gradient of outputs with respect to tokens masked for them is 0."""
     outcome = compute(subject, job)
     if outcome is None or not outcome.output.requires_grad:
         return
@@ -155,12 +155,12 @@ def _hidden(
 
 
 def _beside_blind(subject: Subject, job: Job) -> Iterator[Evidence]:
-    """Where a fully masked row gives a finite output, its gradient is finite."""
+    """Check that the gradient is finite if the output of a fully masked row is finite."""
     outcome = attempt(subject, job)
     if outcome is None or not outcome.output.requires_grad:
         return
     if not bool(outcome.output.isfinite().all()):
-        return  # a target may give NaN for a fully masked row; a note tells it
+        return  # a target may give NaN for a fully masked row; this gives a note
     leaves = {"input": job.query} if subject.truth else job.leaves()
     total = outcome.output.square().sum()
     gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)

@@ -24,11 +24,11 @@ class CheckResult:
     """The result of one check.
 
     Attributes:
-        trials: the number of trials; 0 where the subject does not support any.
-        times: the worst error in units of the bound; above 1, or NaN, where it failed.
-        failed: the name of the first trial that failed, or the error; empty if none.
-        raised: whether it failed because the subject raised.
-        roundings: the same error in units of rounding.
+        trials: the number of trials; 0 if the subject supports none.
+        times: the worst error divided by its tolerance; above 1 or NaN if the check failed.
+        failed: the name of the first failed trial, or the error; empty if no trial failed.
+        raised: whether the check failed because the subject raised an exception.
+        roundings: the same error in rounding units.
     """
 
     check: Check
@@ -40,12 +40,12 @@ class CheckResult:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
+        """Whether no trial failed."""
         return not self.failed
 
 
 def examine(check: Check, subject: Subject, dtype: torch.dtype) -> CheckResult:
-    """Run one check; an exception of the subject is a failure of the check."""
+    """Run one check; an exception of the subject counts as a failure."""
     trials, times, roundings, failed = 0, 0.0, 0.0, ""
     try:
         for name, verdict in check.probe(subject, dtype):
@@ -67,7 +67,7 @@ def gate(
     why_not: Callable[[Call], Iterable[Text]],
     dtype: torch.dtype = torch.float32,
 ) -> tuple[CheckResult, ...]:
-    """Check every engine property for one engine; calls with a reason in `why_not` are left out."""
+    """Check all properties of an engine; calls for which `why_not` gives a reason are skipped."""
 
     def refuses(what: Call | Job) -> Text | None:
         return next(iter(why_not(what)), None) if isinstance(what, Call) else None
@@ -81,10 +81,9 @@ class SelfTest:
     """The results of testing the checks on mutants.
 
     Attributes:
-        findings: for each mistake, the result of the check that names it.
-        trips: for each check, the first mistake that it rejected, or None.
-        false_alarms: the checks that fail on the correct pipeline.
-
+        findings: for each mistake, the result of the check that the mistake names.
+        trips: for each check, the first mistake that the check rejected, or None.
+        false_alarms: the results of the checks that fail on the correct pipeline.
     """
 
     findings: tuple[tuple[Mistake, CheckResult], ...]
@@ -93,7 +92,7 @@ class SelfTest:
 
     @property
     def survivors(self) -> tuple[Mistake, ...]:
-        """The mistakes that their check accepts, or rejects only through an exception."""
+        """The mistakes that their check accepts, or rejects only because of an exception."""
         return tuple(m for m, result in self.findings if result.passed or result.raised)
 
     @property
@@ -103,7 +102,7 @@ class SelfTest:
 
     @property
     def passed(self) -> bool:
-        """Whether every check and every mutant behaved as required."""
+        """Whether no mutant survived, no check is idle and there is no false alarm."""
         return not (self.survivors or self.false_alarms or self.idle)
 
 
@@ -112,10 +111,10 @@ def self_test(
     progress: Callable[[str], None] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> SelfTest:
-    """Test every mutant with the check that names it, and the correct pipeline with every check.
+    """Test every mutant with the check that its mistake names, and all checks without a mistake.
 
-    A check that no mistake names is tried on the mutants until it rejects one. `progress` is called
-    with the name of each mutant before it is tried.
+    A check that no mistake names is run on the mutants until it rejects a mutant. `progress` is
+    called with the name of each mutant before the mutant is tested.
 
     Raises:
         BadValue: if a mistake names an unknown check.
@@ -136,14 +135,14 @@ def self_test(
 
 
 def mutant(mistake: Mistake) -> Subject:
-    """The pipeline with one mistake, as a subject."""
+    """Return the pipeline with one mistake as a subject."""
     return of_pipeline(mistake.name, Pipeline().with_steps(mistake.replacement))
 
 
 def _first(
     check: Check, findings: Sequence[tuple[Mistake, CheckResult]], dtype: torch.dtype
 ) -> Mistake | None:
-    """The first mistake that a check rejects without an exception."""
+    """Return the first mistake that a check rejects without an exception."""
     tested = ((m, result) for m, result in findings if result.check is check)
     others = ((m, examine(check, mutant(m), dtype)) for m, _ in findings)
     for mistake, result in chain(tested, others):

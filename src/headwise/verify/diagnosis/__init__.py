@@ -1,8 +1,7 @@
-"""Which intermediate quantities of the oracle appear in a target while it runs.
+"""Find the intermediate quantities of the oracle that appear in a target while it runs.
 
-The result of every PyTorch operation that the target runs is recorded and compared with every
-quantity in its usual layouts. The step after the last quantity that appears is where the target
-differs.
+The result of every PyTorch operation in the target is recorded and compared with every quantity in
+its usual layouts. The target differs in the step after the last quantity that appears.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +16,17 @@ from headwise.verify.oracle.pipeline import QUANTITIES, Trace
 from headwise.verify.oracle.tolerance import judge
 
 MOST, LARGEST = 4000, 1 << 20
-"""The number of tensors that are kept of one run, and the number of elements of each."""
+"""The limits on the recorded tensors of a run and on the elements of each tensor."""
 
 STEPS = [step for _, step in QUANTITIES]
 INSIDE = QUANTITIES[STEPS.index("score") : STEPS.index("merge")]
 """The quantities between the split and the merge."""
 
-BLOCKED = -1e4  # scores at or below are taken as blocked, since -1e9 is often used for -inf
+BLOCKED = -1e4  # scores up to this count as masked, since -1e9 often replaces -inf
 
 
 class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps a copy of every floating-point tensor that an operation returns."""
+    """Records a copy of every floating-point tensor that an operation returns."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -35,7 +34,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False, since PyTorch would load its compiler otherwise."""
+        """Return False; otherwise PyTorch would load its compiler."""
         return False
 
     def __torch_dispatch__(
@@ -54,7 +53,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def record(run: Callable[[], object]) -> list[Tensor]:
-    """Every tensor that operations returned during a run, without gradients."""
+    """Return every tensor that operations return during a run without gradients."""
     recorder = OperationRecorder()
     with torch.no_grad(), recorder:
         run()
@@ -62,7 +61,7 @@ def record(run: Callable[[], object]) -> list[Tensor]:
 
 
 def matching_quantities(seen: Sequence[Tensor], plain: Trace, exact: Trace) -> frozenset[str]:
-    """The names of the oracle's quantities that appear among recorded tensors.
+    """Return the names of the oracle's quantities that appear among recorded tensors.
 
     `plain` is the oracle in the dtype of the run, `exact` the oracle in float64.
     """
@@ -75,18 +74,18 @@ def matching_quantities(seen: Sequence[Tensor], plain: Trace, exact: Trace) -> f
 def first_difference(
     appeared: frozenset[str], quantities: Sequence[tuple[str, str]] = QUANTITIES
 ) -> str | None:
-    """The step that makes the first quantity after the last one that appeared; None if all did."""
+    """Return the step after the last quantity that appeared; None if the last one appeared."""
     last = max((i for i, (name, _) in enumerate(quantities) if name in appeared), default=-1)
     return quantities[last + 1][1] if last + 1 < len(quantities) else None
 
 
 def first_inside(appeared: frozenset[str]) -> str:
-    """The same for a function of q, k and v, which has only the steps from scores to values."""
+    """Like `first_difference`, for a function of q, k and v, which has no projections."""
     return first_difference(appeared, INSIDE) or INSIDE[-1][1]
 
 
 def _appears(by_size: Mapping[int, list[Tensor]], plain: Tensor, exact: Tensor) -> bool:
-    """Whether a quantity appears in some layout, whole or one head at a time."""
+    """Whether a quantity appears in any layout, as a whole or head by head."""
 
     def appears(n: Tensor, o: Tensor) -> bool:
         orders = permutations(range(o.dim()))
@@ -103,8 +102,8 @@ def _appears(by_size: Mapping[int, list[Tensor]], plain: Tensor, exact: Tensor) 
 def _same(tensor: Tensor, plain: Tensor, exact: Tensor, order: tuple[int, ...]) -> bool:
     """Whether a tensor is the quantity with its axes in this order.
 
-    The first two axes, batch and head or batch and length, may be joined; the last axes may not, or
-    the projection before the split would be taken for the split.
+    The first two axes, batch and head or batch and length, may be flattened into one axis. The last
+    axes may not, or else the projection before the split would be mistaken for the split.
     """
     n, o = plain.permute(order), exact.permute(order)
     expected = _sizes(o)

@@ -1,4 +1,4 @@
-"""Notes in a report: where a target's conventions differ from those of headwise."""
+"""The notes in a report on differences between the conventions of a target and headwise."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from headwise.verify.target.runners import FunctionRunner
 
 
 def notes_on(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
-    """The notes for a report."""
+    """Yield the notes for a report."""
     notes = [*_calls(conventions), *_masks(conventions), *_blind(subject), *_dropped(subject)]
     notes += choices(conventions, subject)
     notes += refusals(subject, torch.float32)
@@ -72,7 +72,7 @@ def _masks(conventions: Conventions) -> Iterator[Text]:
 
 
 def _packed(binding: Binding) -> Iterator[Text]:
-    """The order of a packed q, k, v matrix, where it is not q over k over v."""
+    """Note the order of a packed q, k, v matrix, unless it is q over k over v."""
     layers = (item.removesuffix(".weight").removesuffix(".bias") for item in binding.packed)
     name = ", ".join(dict.fromkeys(layers))
     if binding.layout == "heads":
@@ -82,7 +82,7 @@ def _packed(binding: Binding) -> Iterator[Text]:
 
 
 def _probed(runner: ModuleRunner) -> Iterator[Text]:
-    """The roles of parameters that were identified by their effect."""
+    """Note the roles of parameters that were identified by their effect."""
     if runner.probed:
         places = runner.binding.places.items()
         by_role = {" + ".join(n): place[0].name for n, place in places if "bias" not in n[0]}
@@ -102,7 +102,7 @@ def _around(runner: ModuleRunner) -> Iterator[Text]:
 
 
 def _blind(subject: Subject) -> Iterator[Text]:
-    """The output of a fully masked row; headwise gives 0."""
+    """Note the output of a fully masked row unless it is 0, as in headwise."""
     job = masked_job(subject, torch.float32, padding([LENGTH, 0]))
     outcome = attempt(subject, job)
     if outcome is None:
@@ -131,7 +131,7 @@ QUERIES = 5  # fewer queries than keys, so that the two ways of aligning a causa
 
 
 def choices(conventions: Conventions, subject: Subject) -> Iterator[Text]:
-    """The notes on choices that the definition of attention leaves open."""
+    """Yield the notes on choices that the definition of attention leaves open."""
     runner = conventions.runner
     if isinstance(runner, ModuleRunner | FunctionRunner):
         for flag in runner.signature.flags:
@@ -181,7 +181,7 @@ def _call_without_mask(conventions: Conventions, job: Job) -> Outcome | None:
 
 
 def _scope(runner: ModuleRunner) -> Iterator[Text]:
-    """The parts of the module that were not verified."""
+    """Note the parts of the module that were not verified."""
     if runner.reached:
         yield Text(
             "the attention was found at {path}; the layers around it were not verified",
@@ -209,7 +209,7 @@ def _scope(runner: ModuleRunner) -> Iterator[Text]:
 
 
 def _silent_hooks(runner: ModuleRunner, subject: Subject) -> Iterator[Text]:
-    """Submodules with a projection that are never called, so that their hooks do not fire."""
+    """Note projections whose submodule is never called, so their hooks do not run."""
     module = runner.make(0.0)
     names = {place.name.rpartition(".")[0] for place in runner.binding.slots} - {""}
     called: set[str] = set()
@@ -246,7 +246,7 @@ def _leaks(subject: Subject) -> Iterator[Text]:
 def _turned(
     conventions: Conventions, runner: ModuleRunner, argument: str, subject: Subject
 ) -> Text:
-    """How q and k are rotated by the cosines and sines of consecutive positions."""
+    """Note how the cosines and sines of consecutive positions rotate q and k."""
     job = masked_job(subject, torch.float32, conventions.base)
     dim = job.head_dim
     unturned = Text(

@@ -1,4 +1,4 @@
-"""The minimal input on which a target fails, as source to paste and run."""
+"""Find a minimal input on which a target fails, and write it as source to paste and run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,13 +20,13 @@ from headwise.verify.target.conventions import Conventions, Runner
 from headwise.verify.target.module_runner import ModuleRunner
 from headwise.verify.target.runners import FunctionRunner, runner
 
-GRADIENT = "gradient"  # the gradient of the sum of the squared output
+GRADIENT = "gradient"  # of the sum of squares of the output
 
 DIGITS = 6
 
 
 def snippet(conventions: Conventions, job: Job, name: str, what: str = "output") -> str:
-    """Source that prints the target's output, weights or input gradient, and the exact one."""
+    """Write source that prints an output, weights or input gradient and the exact numbers."""
     runner = conventions.runner
     masks = conventions.masks(job) or {}
     if what == GRADIENT:
@@ -45,7 +45,7 @@ def _source(lines: list[str], exact: Tensor, comment: str) -> str:
 
 
 def _call(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: str) -> list[str]:
-    """Source that assigns what the target returns to ``result``."""
+    """Write source that assigns the return value of the target to ``result``."""
     if isinstance(runner, ModuleRunner):
         return _module(runner, job, masks, name)
     if isinstance(runner, FunctionRunner):
@@ -54,7 +54,7 @@ def _call(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: str) -> l
 
 
 def gradient(output: Tensor, *inputs: Tensor) -> Tensor:
-    """The gradient of the sum of the squared output; 0 for an input without influence."""
+    """Differentiate the sum of squares of the output; 0 for an input without influence."""
     total = output.square().sum()
     result = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
     return torch.stack(result) if len(result) > 1 else result[0]
@@ -66,7 +66,7 @@ def differentiable(runner: Runner) -> bool:
 
 
 def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: str) -> str:
-    """Source that prints the gradient of x, or of q, k and v, and the exact one."""
+    """Write source that prints the gradient for x, or for q, k and v, and the exact gradient."""
     if isinstance(runner, FunctionRunner):
         q, k, v = (x.detach() for x in steps.projected_heads(job))
         arguments = runner.signature.arguments(q, k, v)
@@ -129,7 +129,7 @@ def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: s
 
 
 def _constructed(runner: ModuleRunner, job: Job, name: str) -> tuple[list[str], str]:
-    """Source that imports the target, and the expression of the module."""
+    """Return source that imports the target, and the expression for the module."""
     if runner.cls is None:
         return loading(name)
     size = (job.query.shape[-1], job.heads)
@@ -175,20 +175,20 @@ MASKS: tuple[tuple[str, Callable[[int, int], Mask]], ...] = (
     ("padding", lambda b, n: padding([n] * (b - 1) + [max(n - 1, 1)])),
     ("nothing", lambda b, n: padding([n] * (b - 1) + [0])),
 )
-"""Masks that fit any batch and length, by their word in the name of a trial."""
+"""Masks for any batch and length, each with the word for it in the names of trials."""
 
 UNSHOWN = (*("large_scores", "long_sequence", "non_contiguous", "dtype_kept"), "inputs_unchanged")
-"""Checks whose failure a small output in float32 does not show."""
+"""Checks whose failure cannot be shown by a small output in float32."""
 
 QUANTITIES = {
     **dict.fromkeys(("module_weights", "weights_sum_to_one"), "weights"),
     **dict.fromkeys(("module_gradients", "masked_gradients"), GRADIENT),
 }
-"""What is wrong where a check fails, if it is not the output; a gradient is that of the input."""
+"""The wrong quantity for checks that do not judge the output: weights or input gradient."""
 
 
 def _fails(what: str, conventions: Conventions, job: Job) -> bool:
-    """Whether the output, weights or input gradient is wrong; False where the target raises."""
+    """Whether the output, weights or input gradient is wrong; False if the target raises."""
     job = job.tracked() if what == GRADIENT else job
     try:
         masks = conventions.masks(job)
@@ -207,7 +207,7 @@ def _fails(what: str, conventions: Conventions, job: Job) -> bool:
 
 
 def _wrong_gradient(conventions: Conventions, job: Job, outcome: Outcome) -> bool:
-    """Whether the input's gradient is wrong, where a snippet can compute it."""
+    """Whether the input gradient is wrong; False if a snippet cannot compute it."""
     if not differentiable(conventions.runner) or not outcome.output.requires_grad:
         return False
     result = gradient(outcome.output, job.query)
@@ -221,7 +221,7 @@ def _wrong_gradient(conventions: Conventions, job: Job, outcome: Outcome) -> boo
 def minimise(
     target: object, name: str, conventions: Conventions, findings: Sequence[CheckResult]
 ) -> dict[str, str]:
-    """For each failing check, by name, source of a minimal failing input."""
+    """Write source with a minimal failing input for each failed check, by check name."""
     smaller = () if isinstance(target, torch.nn.Module) else SIZES
     sizes = (*smaller, conventions.size)
     instance = cache(partial(_sized, target, name, conventions))
@@ -246,7 +246,7 @@ def minimise(
 
 
 def _masks(finding: CheckResult) -> list[str]:
-    """The masks that the failed trial names, else every mask."""
+    """Return the masks in the name of the failed trial, or else all masks."""
     words = f"{finding.check.name} {finding.failed}"
     return [word for word, _ in MASKS if word and word in words] or [word for word, _ in MASKS]
 
@@ -254,7 +254,7 @@ def _masks(finding: CheckResult) -> list[str]:
 def _sized(
     target: object, name: str, conventions: Conventions, size: tuple[int, int]
 ) -> Conventions | None:
-    """The target constructed for a size; None where it cannot be that small."""
+    """Construct the target for a size; None if it does not support the size."""
     try:
         own = runner(target, name, *size, conventions.runner.log)
         return replace(conventions, runner=own.variants[conventions.variant], size=size)
@@ -271,7 +271,7 @@ def _jobs(conventions: Conventions, masked: Callable[[int, int], Mask]) -> Itera
 
 
 def _simplified(conventions: Conventions, job: Job, what: str) -> Job:
-    """The job with every tensor simplified as far as it still fails: 0, identity, few digits."""
+    """Simplify tensors to 0, the identity or few digits, as long as the job still fails."""
     for name, tensor in job.weights.named().items():
         may_vanish = name.endswith("_bias") or isinstance(conventions.runner, ModuleRunner)
         for simple in _simpler(tensor, may_vanish):

@@ -1,4 +1,4 @@
-"""The parts of a snippet as source that needs PyTorch and the target alone."""
+"""Write the parts of a snippet as source that needs only PyTorch and the target."""
 
 import inspect
 import sys
@@ -14,7 +14,7 @@ from headwise.verify.report import file_and_name
 
 
 def literal(value: object) -> str:
-    """A value as source; a tensor with its numbers."""
+    """Write a value as source; a tensor with all its numbers."""
     if isinstance(value, tuple):
         return "(" + "".join(f"{literal(item)}, " for item in value) + ")"
     if isinstance(value, torch.device):
@@ -29,7 +29,7 @@ def literal(value: object) -> str:
 
 
 def loading(name: str) -> tuple[list[str], str]:
-    """Source that imports a target, and the expression of the target.
+    """Return the source that imports a target, and the expression for the target.
 
     Example:
         >>> loading("torch.nn.MultiheadAttention")
@@ -57,7 +57,7 @@ def loading(name: str) -> tuple[list[str], str]:
 
 
 def _is_taken(module: str, folder: Path) -> bool:
-    """Whether an import of a name may give another module than that of a folder."""
+    """Whether importing a name may give a module other than that of a folder."""
     if module in sys.builtin_module_names or module in sys.stdlib_module_names:
         return True
     loaded = getattr(sys.modules.get(module), "__file__", None)
@@ -67,9 +67,9 @@ def _is_taken(module: str, folder: Path) -> bool:
 def constructor_call(
     cls: type, arguments: Mapping[str, object], name: str
 ) -> tuple[list[str], str]:
-    """Source that imports a class, and the call that constructs it; ``name`` is the target.
+    """Return the source that imports a class, and its constructor call; ``name`` is the target.
 
-    Of a config object, the attributes that the class reads.
+    A config object is written with only the attributes that the class reads.
 
     Example:
         >>> constructor_call(torch.nn.Linear, {"in_features": 2}, "torch.nn.Linear")
@@ -95,7 +95,7 @@ def _fields(value: object, names: set[str]) -> str:
 
 
 def _names_read(cls: type) -> set[str]:
-    """Every attribute that the code of a class and of its own base classes reads."""
+    """Return every attribute that the code of a class and of its base classes reads."""
     functions = [
         value
         for base in cls.__mro__

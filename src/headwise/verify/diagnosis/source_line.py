@@ -1,4 +1,4 @@
-"""The source line on which a mistake most likely is."""
+"""Find the source line that most likely contains a mistake."""
 
 import ast
 import inspect
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwise.verify.mistakes import Mistake
 
-LARGEST = 1 << 20  # the number of characters of source that are read
+LARGEST = 1 << 20  # only this many characters of a source file are read
 
 PATTERNS = {
     "project": r"q_?proj|k_?proj|v_?proj|qkv|to_[qkv]|w_?[qkv]\b|query|key|value|c_attn|linear",
@@ -38,7 +38,7 @@ INSTEAD = {
     "mix": ("softmax",),
     "output": ("merge",),
 }
-"""Where a missing step would be."""
+"""For a missing step, the steps whose lines are searched instead."""
 
 BEFORE_SOFTMAX = ("split", "group", "score", "scale", "mask")
 AFTER_SOFTMAX = ("mix", "merge", "output")
@@ -46,7 +46,7 @@ AFTER_SOFTMAX = ("mix", "merge", "output")
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of a file: path, number from 1, text without the indent, and function."""
+    """A source line: file, number counted from 1, text without indentation, and function."""
 
     file: str
     number: int
@@ -55,10 +55,10 @@ class SourceLine:
 
 
 def likely_lines(target: object, mistakes: Iterable["Mistake"]) -> dict[str, SourceLine]:
-    """For each mistake, by name, its most likely source line; empty where unreadable.
+    """Find the most likely source line of each mistake, by name; empty if unreadable.
 
-    The line must look like the mistake's step, on the correct side of the softmax; among such lines
-    it is the one that shares most words with the typical wrong line.
+    The line must look like the step of the mistake and be on the correct side of the softmax. Of
+    such lines, the line that shares most words with the typical wrong line is chosen.
     """
     file = _file(target)
     lines = [] if file is None else _statements(target, file)
@@ -78,9 +78,9 @@ def _likely(mistake: "Mistake", lines: Sequence[SourceLine]) -> SourceLine | Non
 
 
 def _side(step: str, line: SourceLine, softmax: Mapping[str, int]) -> int:
-    """1 on the step's side of the softmax in its function, -1 on the other, 0 on the same line.
+    """Return 1 for a line on the step's side of the softmax, -1 on the wrong side, 0 on its line.
 
-    It is 1 for every line where a function has no softmax, or the step may be on either side.
+    Return 1 if the function has no softmax, or if the step may be on either side.
     """
     at = softmax.get(line.function)
     if at is None or step not in (*BEFORE_SOFTMAX, *AFTER_SOFTMAX):
@@ -107,7 +107,7 @@ def _definition(target: object) -> Any:
 
 
 def _statements(target: object, file: Path) -> list[SourceLine]:
-    """The lines of the target's file that compute something for it, in their order."""
+    """Return the lines of the target's file that compute something for it, in file order."""
     try:
         text = file.read_text(encoding="utf-8")[:LARGEST]
         tree = ast.parse(text)
@@ -123,7 +123,7 @@ def _statements(target: object, file: Path) -> list[SourceLine]:
 
 
 def _reached(tree: ast.Module, name: str) -> list[ast.ClassDef | ast.FunctionDef]:
-    """A definition, and the definitions of the same file that it uses, transitively."""
+    """Return a definition and all definitions of the file that it uses, transitively."""
     kinds = (ast.ClassDef, ast.FunctionDef)
     defined = {node.name: node for node in ast.walk(tree) if isinstance(node, kinds)}
     top = {node.name for node in tree.body if isinstance(node, kinds)}
@@ -138,7 +138,7 @@ def _reached(tree: ast.Module, name: str) -> list[ast.ClassDef | ast.FunctionDef
 
 
 def _running(nodes: Sequence[ast.ClassDef | ast.FunctionDef]) -> list[ast.FunctionDef]:
-    """The functions of these definitions, without constructors and overridden methods."""
+    """Return the functions of definitions, without constructors and overridden methods."""
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     bases = {b.id: node.name for node in classes for b in node.bases if isinstance(b, ast.Name)}
     result: dict[tuple[str, str], ast.FunctionDef] = {}

@@ -28,7 +28,7 @@ from headwise.verify.target.discovery import black_box, find_conventions
 from headwise.verify.target.runners import FunctionRunner, runner, subject_of
 from headwise.verify.target.runners import compiled as under_compile
 
-DTYPE = torch.float32  # the dtype in which targets are run: most of them work in no other
+DTYPE = torch.float32  # the dtype in which targets are run; most targets support no other
 
 
 Status = Literal["accepted", "differs", "unproven"]
@@ -39,19 +39,19 @@ class Report:
     """The report on one target.
 
     Attributes:
-        name: the target, as on the command line.
-        embed_dim: E of its inputs.
-        heads: H.
-        findings: every check.
-        step: the step at which it first differs, or None.
+        name: the name of the target, as on the command line.
+        embed_dim: E, the size of the inputs.
+        heads: H, the number of heads.
+        findings: the results of all checks.
+        step: the first step at which the target differs, or None.
         appeared: the quantities of the oracle that appeared inside the target.
-        mistakes: sets of known mistakes, each of which gives exactly the target's output.
-        conventions: how it is called, as found by trial.
-        notes: differences that are no failures.
-        seed: of the inputs and weights.
-        lines: for a mistake, by its name, its most likely line.
-        smallest: for a check that fails, by its name, source that shows it on a small input.
-        not_compared: why it was not compared with the oracle, or None where it was.
+        mistakes: sets of known mistakes; each set gives exactly the target's output.
+        conventions: the calling conventions of the target, found by trial.
+        notes: differences that are not failures.
+        seed: the seed of the inputs and weights.
+        lines: the most likely source line of each mistake, by name.
+        smallest: source that shows each failure on a small input, by the name of the check.
+        not_compared: why the target was not compared with the oracle, or None if it was.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Report:
     def status(self) -> Status:
         """The verdict in one word.
 
-        "unproven" where no check failed and its numbers could not be compared with any.
+        "unproven" if no check failed but the output could not be compared with the oracle's.
         """
         passed = all(f.passed for f in self.findings) and any(f.trials for f in self.findings)
         if passed and self.not_compared:
@@ -103,22 +103,22 @@ def verify(
     watch: CallLog = no_log,
     compiled: bool = False,
 ) -> Report:
-    """Compare an attention with the oracle. This runs the target's code.
+    """Compare an attention with the oracle. This runs the code of the target.
 
     Args:
-        target: a class of modules, a module, a function of q, k and v (B, H, L, D), or an adapter,
-            a function of x, weights, heads and mask.
-        name: how the report calls it.
-        embed_dim: E to try it with.
-        heads: H to try it with; divides E.
-        seed: of the inputs and weights that distinguish conventions and mistakes.
-        progress: called with the name of each check before it runs.
-        watch: called with the arguments' names and shapes before each call of the target.
-        compiled: whether to check it under `torch.compile` as well, which takes some seconds.
+        target: a module class, a module, a function of q, k and v (B, H, L, D), or an adapter,
+            which is a function of x, weights, heads and mask.
+        name: the name of the target in the report.
+        embed_dim: E, the embedding size for the tests.
+        heads: H, the number of heads for the tests; must divide E.
+        seed: the seed of the inputs and weights that distinguish conventions and mistakes.
+        progress: called with the name of each check before the check runs.
+        watch: called with the names and shapes of the arguments before each call of the target.
+        compiled: whether to check the target under `torch.compile` as well; takes some seconds.
 
     Raises:
         BadFile: if the target is not recognised; the message shows the adapter to write.
-        BadValue: if embed_dim is no multiple of heads.
+        BadValue: if embed_dim is not a multiple of heads.
 
     Example:
         >>> import torch
@@ -138,7 +138,7 @@ def verify(
         raise
     except OutOfMemory as error:
         raise no_memory(name, str(error)) from error
-    except (Exception, SystemExit) as error:  # the target is somebody else's code
+    except (Exception, SystemExit) as error:  # the code of the target may raise anything
         details = one_line(error, 300)
         raise not_recognised(Text("{name} raises {error}", name=name, error=details)) from error
 
@@ -151,7 +151,7 @@ def _with_compiled(report: Report) -> Report:
     return replace(report, findings=(*report.findings, examine(COMPILED, subject, DTYPE)))
 
 
-Called = tuple[str, int, int]  # the target's name, E and H
+Called = tuple[str, int, int]  # the name of the target, E and H
 
 Progress = Callable[[str], None] | None
 
@@ -159,7 +159,7 @@ Progress = Callable[[str], None] | None
 def _reported(
     target: object, called: Called, seed: int, progress: Progress, watch: CallLog
 ) -> Report:
-    """The report on a target; without an oracle where its weights are not found."""
+    """Report on a target; without the oracle if the target's weights are not found."""
     name, *(embed_dim, heads) = called
     why: NotRecognised | None = None
     try:
@@ -215,7 +215,7 @@ def _wrong(seen: list[Observation]) -> list[Observation]:
 
 
 def _through(subject: Subject, seen: list[Observation]) -> Iterator[tuple[Run, list[Observation]]]:
-    """The target with masks in one argument only, and its observations without a mask."""
+    """Return the target with masks in one argument only, and its unmasked observations."""
     unmasked = [item for item in seen if item.job.mask == subject.base]
     masked = [masked_job(subject, DTYPE, mask) for _, mask in MASKS[1:]]
     for _, way in subject.ways or ():
@@ -225,7 +225,7 @@ def _through(subject: Subject, seen: list[Observation]) -> Iterator[tuple[Run, l
 def _mistakes(
     subject: Subject, failed: list[CheckResult], seen: list[Observation]
 ) -> tuple[tuple[Mistake, ...], ...]:
-    """The mistakes of a target whose outputs are correct for ordinary inputs."""
+    """Find the mistakes of a target whose outputs are correct for ordinary inputs."""
     names = {finding.check.name for finding in failed}
     if names and names <= {"module_gradients", "masked_gradients"}:
         own = (subject.base, *([padding([LENGTH, 0])] if "masked_gradients" in names else []))
@@ -237,10 +237,10 @@ def _mistakes(
 
 
 def _fails_alike(mistake: Mistake, finding: CheckResult, subject: Subject) -> bool:
-    """Whether a mistake's check fails in the same trial for the mistake and the target."""
+    """Whether the check of a mistake fails in the same trial for the mutant and the target."""
     if mistake.check != finding.check.name:
         return False
-    if finding.check.name == "inputs_unchanged":  # its trials have the names of arguments
+    if finding.check.name == "inputs_unchanged":  # the trials are named after arguments
         return True
     wrong = replace(
         subject, module=mutant(mistake).module, attend=None, ways=None, together=None, truth=None
@@ -249,7 +249,7 @@ def _fails_alike(mistake: Mistake, finding: CheckResult, subject: Subject) -> bo
 
 
 def _seen(subject: Subject, seed: int) -> list[Observation]:
-    """Observations of the target: two inputs, cross-attention, every mask."""
+    """Observe the target for two inputs, in cross-attention and under every mask."""
     size, mask = (subject.embed_dim, subject.heads), subject.base
     own = [self_job(*size, length=LENGTH, mask=mask, seed=seed + n) for n in (0, 1)]
     tried = [*jobs(subject, DTYPE, seeds=(seed, seed + 1)), *map(subject.fit, own)]
@@ -258,7 +258,7 @@ def _seen(subject: Subject, seed: int) -> list[Observation]:
 
 
 def _observed(run: Run, jobs: Iterable[Job]) -> list[Observation]:
-    """An observation for each job that the target supports without raising."""
+    """Yield an observation for each job that the target supports without raising."""
     seen = []
     for job in jobs:
         with suppress(Exception):

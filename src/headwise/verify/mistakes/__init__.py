@@ -1,4 +1,4 @@
-"""The catalogue of known mistakes, and which of them reproduce the output of a target."""
+"""The catalogue of known mistakes, and the search for those that reproduce a target's output."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,56 +24,56 @@ __all__ = ["MISTAKES", "Mistake", "combine"]
 
 
 GRADIENTS = ("gradients", "masked_gradients")
-"""The checks of mistakes that leave every output correct."""
+"""The checks for mistakes that leave every output correct."""
 
-FAR = 2.0**-4  # no rounding changes an output by more than this share of its largest number
+FAR = 2.0**-4  # rounding changes an output by less than this fraction of its largest number
 
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """One job and the target's outcome."""
+    """A job, and the outcome of the target for this job."""
 
     job: Job
     outcome: Outcome
 
     @cached_property
     def wide(self) -> Job:
-        """The job in float64."""
+        """The same job in float64."""
         return self.job.to(torch.float64)
 
     @cached_property
     def rows(self) -> Tensor | None:
-        """The output in the rows that are not NaN; None where most are NaN."""
+        """The rows of the output that are not NaN; None if most rows are NaN."""
         enough = bool(2 * self.known.sum() >= self.known.numel())
         return self.outcome.output[self.known] if enough else None
 
     @cached_property
     def known(self) -> Tensor:
-        """(B, Lq), False on rows that are NaN: a fully masked row may be NaN in the target."""
+        """(B, Lq), False for NaN rows, as a target may return NaN for a fully masked query."""
         return ~self.outcome.output.isnan().any(-1)
 
     @cached_property
     def ordinary(self) -> tuple[Tensor | None, Tensor | None]:
-        """The output without a mistake, in the job's dtype and in float64."""
+        """The correct output, in the dtype of the job and in float64."""
         return _output(Pipeline(), self.job), _output(Pipeline(), self.wide)
 
     @cached_property
     def right(self) -> bool:
-        """Whether it equals the oracle."""
+        """Whether the output of the target equals the oracle's."""
         return judge_job(self.outcome, self.job).accepted
 
 
 def explain(
     observations: Sequence[Observation], mistakes: Sequence[Mistake] = MISTAKES, most: int = 2
 ) -> tuple[tuple[Mistake, ...], ...]:
-    """The smallest sets of mistakes that reproduce the target on every observation.
+    """Find the smallest sets of mistakes that reproduce the target in every observation.
 
-    Where no set does for all masks, the sets that do under the first mask alone, if the target is
-    wrong under that mask, which should be no mask.
+    If no set reproduces the observations under all masks, only those under the first mask are used,
+    provided that the target is wrong there. The first mask should be full attention.
 
     Returns:
-        Sets of mistakes, all of one size, at most `most`; none where no set of known mistakes
-        explains the target, several where the observations do not distinguish them.
+        Sets of mistakes of the same size, at most `most`; empty if no set of known mistakes
+        explains the target; several if the observations do not distinguish the sets.
     """
     first = [seen for seen in observations if seen.job.mask == observations[0].job.mask]
     masked = len(observations) > len(first) > 1 and not all(seen.right for seen in first)
@@ -89,7 +89,7 @@ def explain(
 def _sets(
     observations: Sequence[Observation], mistakes: Sequence[Mistake], size: int
 ) -> Iterator[tuple[Mistake, ...]]:
-    """The sets of a size; with several mistakes only those that each have an effect."""
+    """Yield the sets of a size; sets of several mistakes contain only mistakes with an effect."""
     if size > 1:
         mistakes = [m for m in mistakes if any(_acts(m.replacement, seen) for seen in observations)]
     return combinations(mistakes, size)
@@ -97,7 +97,7 @@ def _sets(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Run on one thread, which is faster for small tensors."""
+    """Use one thread inside the ``with`` block, which is faster for small tensors."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -109,7 +109,7 @@ def _one_thread() -> Iterator[None]:
 def reproduces(mistakes: Sequence[Mistake], observations: Sequence[Observation]) -> bool:
     """Whether the pipeline with these mistakes gives the target's outputs, up to rounding.
 
-    Wrong outputs come first, the small before the large, since most candidates fail there.
+    Wrong outputs are compared first, and small ones before large ones, since most sets fail there.
     """
     ordered = sorted(observations, key=lambda seen: (seen.right, seen.outcome.output.numel()))
     pipelines = (Pipeline().with_steps(way) for way in combine(mistakes))
@@ -119,7 +119,7 @@ def reproduces(mistakes: Sequence[Mistake], observations: Sequence[Observation])
 def explain_gradients(
     module: Callable[[Job], Outcome], jobs: Sequence[Job], mistakes: Sequence[Mistake] = MISTAKES
 ) -> tuple[tuple[Mistake, ...], ...]:
-    """The mistakes that leave the output right and reproduce the target's gradients of all jobs."""
+    """Find mistakes that leave outputs correct and reproduce the gradients of all jobs."""
     tracked = [job.tracked() for job in jobs]
     observations = [(job, module(job).output) for job in tracked]
     candidates = (m for m in mistakes if m.check in GRADIENTS)
@@ -146,7 +146,7 @@ def _acts(replacement: Replacement, seen: Observation) -> bool:
 
 
 def _output(pipeline: Pipeline, job: Job) -> Tensor | None:
-    """The output; None where a mistake does not fit the shapes."""
+    """Run the pipeline; None if a mistake does not fit the shapes."""
     try:
         return pipeline.run(job)["output"].detach()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Mistakes between the split and the merge: scores, scale, softmax, dropout, groups."""
+"""Mistakes between the split and the merge of heads: score, scale, softmax, dropout, group."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from headwise.verify.oracle.jobs import StepContext
 
 
 def _softmax_over(axis: int) -> dict[str, Step]:
-    """A softmax over another axis; fully masked slices give 0, not NaN."""
+    """Replace the softmax by one over another axis; fully masked slices give 0, not NaN."""
 
     def softmax(_context: StepContext, scores: Tensor) -> Tensor:
         blind = scores.isneginf().all(axis, keepdim=True)
@@ -24,7 +24,7 @@ def _softmax_over(axis: int) -> dict[str, Step]:
 
 
 def _scaled_by(factor: Callable[[StepContext, int], float]) -> dict[str, Step]:
-    """Another scale; `factor` takes the context and D, which follows from the correct scale."""
+    """Replace the scale; `factor` takes the context and D, derived from the correct scale."""
 
     def scale(context: StepContext, dots: Tensor) -> Tensor:
         return dots.to(softmax_dtype(dots.dtype)) * factor(context, round(context.scale**-2))
@@ -39,7 +39,7 @@ def _naive(context: StepContext, scores: Tensor) -> Tensor:
 
 
 def _no_group(context: StepContext, shared: Tensor) -> Tensor:
-    """Key/value heads laid out 0 1 2 0 1 2 instead of 0 0 1 1 2 2."""
+    """Repeat key/value heads in the order 0 1 2 0 1 2 instead of 0 0 1 1 2 2."""
     rows = shared.repeat(1, context.shape.heads // max(context.groups, 1), 1, 1)
     return torch.where(context.allowed.any(-2)[..., None], rows, 0.0)
 

@@ -12,7 +12,7 @@ from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import StepContext
 
 WEAK = tuple(map(float, (-1, -2, -3, -4, -5, -6, -8, -9, -10, -12)))
-"""What a mask adds or fills in that is too weak to hide a key."""
+"""Numbers that masks add or fill in, but that are too small to hide a key."""
 
 
 def _softmax_inverted(context: StepContext, scores: Tensor) -> Tensor:
@@ -31,19 +31,19 @@ def _added(value: float) -> Step:
 
 
 def _masked_by(mask: Step, softmax: Step = plain_softmax) -> dict[str, Step]:
-    """Another mask, with the values of hidden keys as they are."""
+    """Replace the mask, and keep the values of masked keys."""
     return {"group": steps.repeated, "mask": mask, "softmax": softmax}
 
 
 def _transposed(context: StepContext, scaled: Tensor) -> Tensor:
-    """Fully masked rows get the mean, as with a large finite number."""
+    """Transpose the mask; fully masked rows give the mean, as with a large finite number."""
     seen = context.allowed if bool(context.allowed.all()) else context.allowed.transpose(-1, -2)
     lowest = torch.finfo(scaled.dtype).min
     return steps.biased(context, scaled).masked_fill(~seen, lowest)
 
 
 def _allowed_by(change: Callable[[StepContext], StepContext]) -> dict[str, Step]:
-    """The mask of a changed context; its bias stays."""
+    """Replace the mask by that of a changed context; the bias is unchanged."""
 
     def mask(context: StepContext, scaled: Tensor) -> Tensor:
         return steps.biased(context, scaled).masked_fill(~change(context).allowed, -torch.inf)
@@ -56,12 +56,12 @@ def _allowed_by(change: Callable[[StepContext], StepContext]) -> dict[str, Step]
 
 
 def _moved(offset: Callable[[StepContext], int]) -> dict[str, Step]:
-    """The mask evaluated with another offset of the first query."""
+    """Evaluate the mask with another position of the first query."""
     return _allowed_by(lambda c: replace(c, shape=replace(c.shape, offset=offset(c))))
 
 
 def _head_major(context: StepContext) -> StepContext:
-    """Allowed as (H B) where (B H) is read: sample b's mask is applied to other samples."""
+    """Read a mask stored as (H B) as (B H), which applies it to the wrong samples."""
     batch, heads = context.shape.batch, context.shape.heads
     wrong = context.allowed.transpose(0, 1).reshape(batch, heads, *context.allowed.shape[2:])
     moved = replace(context)

@@ -12,34 +12,34 @@ from headwise.lang import Text
 from headwise.verify.oracle.jobs import StepContext, Weights
 
 Replacement = Mapping[str, Callable[..., Any]]
-"""The functions that replace the correct steps, by step name."""
+"""The functions that replace correct steps, by step name."""
 
 Step = Callable[[StepContext, Tensor], Tensor]
 
 
 def skipped(_context: StepContext, x: Tensor) -> Tensor:
-    """A step that is left out."""
+    """Return the input, as if the step were left out."""
     return x
 
 
 def plain_softmax(_context: StepContext, scores: Tensor) -> Tensor:
-    """A softmax that gives NaN in fully masked rows."""
+    """Compute a softmax that gives NaN in fully masked rows."""
     return scores.softmax(-1)
 
 
 @dataclass(frozen=True, eq=False)
 class Mistake:
-    """A known way to get attention wrong. It is a mutant for the checks, and a diagnosis.
+    """A known mistake in attention; it serves as a mutant for the checks and as a diagnosis.
 
     Attributes:
-        name: its name, in words joined by underscores.
-        step: the step that is wrong.
-        says: its description, one sentence.
-        wrong: a typical wrong line.
-        right: the correct line.
+        name: the name of the mistake, in words joined by underscores.
+        step: the name of the wrong step.
+        says: the description of the mistake in one sentence.
+        wrong: a typical wrong line of code.
+        right: the correct line of code.
         check: the name of the check that must reject it.
         replacement: the functions that replace the correct steps, by step name.
-        others: other replacements that make the same mistake, such as with another number.
+        others: further replacements for the same mistake, such as with another number.
     """
 
     name: str
@@ -59,14 +59,14 @@ def mistake(
     replacement: Replacement,
     others: tuple[Replacement, ...] = (),
 ) -> Mistake:
-    """A mistake, by its name, step and check, its description, and a wrong and the correct line."""
+    """Build a mistake from (name, step, check), a description and the (wrong, correct) lines."""
     (name, step, check), (wrong, right) = names, lines
     return Mistake(name, step, says, wrong, right, check, replacement, others)
 
 
 @dataclass(frozen=True, eq=False)
 class WeightChange:
-    """A correct step with changed weights; two of them combine."""
+    """A correct step with changed weights; two changes of the same step can be combined."""
 
     step: Callable[..., Any]
     change: Callable[[Weights], Weights]
@@ -75,12 +75,12 @@ class WeightChange:
         return self.step(replace(context, weights=self.change(context.projections)), *tensors)
 
     def then(self, other: "WeightChange") -> "WeightChange":
-        """The same step with both changes, the other's last."""
+        """Return the step with this change followed by the other change."""
         return WeightChange(self.step, lambda weights: other.change(self.change(weights)))
 
 
 def combine(mistakes: Sequence[Mistake]) -> Iterator[Replacement]:
-    """Every combination of these mistakes; empty where two exclude each other.
+    """Yield every combination of these mistakes; nothing if two exclude each other.
 
     Where two mistakes replace the same step, the mistake in that step takes precedence. Two
     mistakes in one step exclude each other, unless both only change its weights.

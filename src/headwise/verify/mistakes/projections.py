@@ -15,7 +15,7 @@ INPUT_BIASES = ("q_bias", "k_bias", "v_bias")
 
 
 def _order(name: str, order: str) -> Mistake:
-    """The packed projection, split in another order."""
+    """Build the mistake that the packed projection is split in another order."""
     taken = ", ".join(order)
 
     def change(weights: Weights) -> Weights:

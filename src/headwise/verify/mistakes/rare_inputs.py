@@ -12,9 +12,9 @@ from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import StepContext
 
 RATES = (0.1, 0.2, 0.3, 0.5, 0.05, 0.15, 0.25, 0.4, 0.6)
-"""Probabilities of dropout that are written into code, the common ones first."""
+"""Dropout probabilities that are often hard-coded, the most common first."""
 
-BLOCKS = (64, 128, 32, 16, 256)  # sizes of blocks of keys, the common ones first
+BLOCKS = (64, 128, 32, 16, 256)  # block sizes for keys, the most common first
 
 
 def _dropped(rate: float) -> dict[str, Step]:
@@ -26,7 +26,7 @@ def _squeezed(_context: StepContext, scores: Tensor) -> Tensor:
 
 
 def _cut(block: int) -> dict[str, Callable[..., Tensor]]:
-    """The keys after the last whole block hidden, where there is a whole block."""
+    """Hide the keys after the last full block, if there is a full block."""
 
     def mask(context: StepContext, scaled: Tensor) -> Tensor:
         scores = steps.mask(context, scaled)
@@ -39,7 +39,7 @@ def _cut(block: int) -> dict[str, Callable[..., Tensor]]:
 
 
 def _not_rescaled(block: int) -> dict[str, Callable[..., Tensor]]:
-    """Exponentials of each block relative to the running maximum, never rescaled."""
+    """Compute exponentials per block relative to the running maximum, without rescaling."""
 
     def softmax(context: StepContext, scores: Tensor) -> Tensor:
         if scores.shape[-1] <= block:
@@ -56,7 +56,7 @@ def _not_rescaled(block: int) -> dict[str, Callable[..., Tensor]]:
 
 
 def _as_if_in_order(x: Tensor) -> Tensor:
-    """The memory of a tensor read as if contiguous, padded with 0."""
+    """Read the memory of a tensor as if it were contiguous, padded with 0."""
     start, size = int(x.storage_offset()), x.numel()
     numbers = x.untyped_storage().nbytes() // x.element_size() - start
     memory = x.as_strided((numbers,), (1,), start)

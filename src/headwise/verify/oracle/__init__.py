@@ -1,4 +1,4 @@
-"""The exact output of a whole module, and PyTorch's own output for comparison."""
+"""The exact output of a whole module, and the output of PyTorch's module for comparison."""
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,9 @@ from headwise.verify.oracle.pipeline import Trace
 
 
 def oracle(job: Job, dtype: torch.dtype = torch.float64) -> Trace:
-    """Every quantity of the job by the definition, in a dtype; computed once for each job.
+    """Compute every quantity of a job by the definition in a dtype; once per job and dtype.
 
-    Dropout is left out: the oracle is not random.
+    The oracle applies no dropout, since it must not be random.
     """
     if dtype not in job.traces:
         job.traces[dtype] = _trace(job.to(dtype), dtype)
@@ -26,7 +26,7 @@ def _trace(job: Job, dtype: torch.dtype) -> Trace:
     k = _linear(job.key, w.k, w.k_bias)
     v = _linear(job.value, w.v, w.v_bias)
     counts = ((q, job.heads), (k, job.groups), (v, job.groups))
-    heads = (torch.stack(x.chunk(n, dim=-1), dim=1) for x, n in counts)  # one slice a head
+    heads = (torch.stack(x.chunk(n, dim=-1), dim=1) for x, n in counts)  # one slice per head
     steps = reference(Call.of(*heads, mask=job.mask), dtype)
     merged = torch.cat([steps.output[:, h] for h in range(job.heads)], dim=-1)
     output = merged if w.out is None else _linear(merged, w.out, w.out_bias)
@@ -42,9 +42,10 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def torch_attention(job: Job) -> Outcome:
-    """`torch.nn.MultiheadAttention` on a job; a missing bias is 0, a missing output the identity.
+    """Run `torch.nn.MultiheadAttention` on a job with D = Dv = E / H.
 
-    D = Dv = E / H; where heads share keys and values, each gets its own copy.
+    A missing bias is replaced by 0, a missing output projection by the identity, and shared
+    key/value heads by one copy per query head.
     """
     w, size = job.weights.spread(job.heads, job.groups), job.query.shape[-1]
     zeros = torch.zeros(size, dtype=job.query.dtype)

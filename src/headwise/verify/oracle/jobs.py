@@ -15,10 +15,10 @@ from headwise.shapes import Allowed, AttentionShape
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The projections in PyTorch's orientation: y = x Wᵀ + b.
+    """The projections as in PyTorch, where y = x Wᵀ + b.
 
-    q is (H D, E), k is (G D, E), v is (G Dv, E), and out is (E, H Dv), or None where there is no
-    output projection. A bias has one number for each row of its weight, or is None.
+    q is (H D, E), k is (G D, E), v is (G Dv, E), and out is (E, H Dv), or None if there is no
+    output projection. A bias has one number per row of its weight matrix, or is None.
     """
 
     q: Tensor
@@ -31,25 +31,25 @@ class Weights:
     out_bias: Tensor | None = None
 
     def named(self) -> dict[str, Tensor]:
-        """The weights that are not None, by name."""
+        """Return the weights that are not None, by name."""
         return {f.name: t for f in fields(self) if (t := getattr(self, f.name)) is not None}
 
     def without(self, names: Collection[str]) -> "Weights":
-        """The same weights without some biases, or without the output projection."""
+        """Return the weights without some biases, or without the output projection."""
         absent: dict[str, Any] = dict.fromkeys(names)
         return replace(self, **absent)
 
     def map(self, change: Callable[[Tensor], Tensor], letters: str = "qkvo") -> "Weights":
-        """The same weights, with those changed whose names start with one of the letters."""
+        """Apply a change to the weights whose names start with one of the letters."""
         named = self.named().items()
         return replace(self, **{name: change(t) for name, t in named if name[0] in letters})
 
     def shared(self, heads: int, groups: int) -> "Weights":
-        """The same weights with the first key/value heads only, G of H."""
+        """Return the weights with only the first G of H key/value heads."""
         return self.map(lambda t: t[: t.shape[0] // heads * groups], "kv")
 
     def spread(self, heads: int, groups: int) -> "Weights":
-        """The same weights with key/value heads repeated for every query head."""
+        """Return the weights with the key/value heads repeated for every query head."""
 
         def repeated(t: Tensor) -> Tensor:
             by_group = t.reshape(groups, -1, *t.shape[1:])
@@ -60,7 +60,7 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class StepContext:
-    """The values that all steps share; `weights` is None where there are no projections."""
+    """The values that all steps share; `weights` is None if there are no projections."""
 
     shape: AttentionShape
     mask: Mask
@@ -79,12 +79,12 @@ class StepContext:
 
     @cached_property
     def bias(self) -> Tensor | None:
-        """The mask's bias on the scores, or None."""
+        """The bias that the mask adds to the scores, or None."""
         return self.mask.resolve(self.shape).bias(*self.shape.indices())
 
     @property
     def projections(self) -> Weights:
-        """The projections of a run that has them."""
+        """The projections; an error if this run has none."""
         if self.weights is None:
             raise RuntimeError("steps: this run has no projections")
         return self.weights
@@ -92,15 +92,15 @@ class StepContext:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One multi-head attention of query (B, Lq, E) and key, value (B, Lk, E), with its projections.
+    """A multi-head attention with projections, for query (B, Lq, E) and key, value (B, Lk, E).
 
     Attributes:
-        groups: G, the key/value heads.
-        mask: the mask, not resolved.
-        dropout: the probability that the module was constructed with.
-        training: whether dropout acts.
-        rng_seed: seeds what is random in the target.
-        traces: what the oracle computed for this job, by dtype.
+        groups: G, the number of key/value heads.
+        mask: the unresolved mask.
+        dropout: the dropout probability of the module.
+        training: whether the module is in training mode, so dropout is applied.
+        rng_seed: the seed of random numbers in the target.
+        traces: the results of the oracle for this job, by dtype.
     """
 
     query: Tensor
@@ -117,23 +117,23 @@ class Job:
 
     @property
     def alike(self) -> bool:
-        """Whether query, key and value are one tensor: self-attention."""
+        """Whether query, key and value are the same tensor, as in self-attention."""
         return self.query is self.key and self.key is self.value
 
     @property
     def head_dim(self) -> int:
-        """D."""
+        """D, the size of each query and key vector in a head."""
         return self.weights.q.shape[0] // self.heads
 
     @property
     def shape(self) -> AttentionShape:
-        """The outer shape, with the last query at the last key."""
+        """The shape of the attention; the last query is at the position of the last key."""
         (batch, queries, _), keys = self.query.shape, self.key.shape[1]
         return AttentionShape(batch, self.heads, queries, keys, keys - queries, self.query.device)
 
     @cached_property
     def context(self) -> StepContext:
-        """The context of the steps."""
+        """The context that all steps of this job share."""
         return StepContext(
             shape=self.shape,
             mask=self.mask,
@@ -151,7 +151,7 @@ class Job:
         return self.context.allowed
 
     def fitted(self, lacks: Collection[str] = (), groups: int | None = None) -> "Job":
-        """The job for a module without some weights, or with fewer key/value heads than heads."""
+        """Return the job for a module that lacks some weights or has fewer key/value heads."""
         groups = self.groups if groups is None else groups
         weights = self.weights.without(lacks)
         if groups != self.groups:
@@ -159,23 +159,23 @@ class Job:
         return replace(self, weights=weights, groups=groups)
 
     def with_input(self, x: Tensor) -> "Job":
-        """The same job with x as query, key and value."""
+        """Return the job with x as query, key and value."""
         return replace(self, query=x, key=x, value=x)
 
     def inputs(self, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """The changed query, key and value; those that are one tensor stay one."""
+        """Change query, key and value; inputs that share one tensor still share one."""
         query = change(self.query)
         key = query if self.key is self.query else change(self.key)
         return query, key, key if self.value is self.key else change(self.value)
 
     def to(self, dtype: torch.dtype) -> "Job":
-        """The same job in another dtype; self-attention stays self-attention."""
+        """Convert the job to another dtype; self-attention stays self-attention."""
         query, key, value = self.inputs(lambda x: copied(x, dtype))
         weights = self.weights.map(lambda t: t.to(dtype))
         return replace(self, query=query, key=key, value=value, weights=weights)
 
     def tracked(self) -> "Job":
-        """A copy whose tensors are leaves that require gradients."""
+        """Return a copy whose tensors are leaves that require gradients."""
 
         def leaf(tensor: Tensor) -> Tensor:
             return tensor.detach().clone().requires_grad_()
@@ -184,7 +184,7 @@ class Job:
         return replace(self, query=query, key=key, value=value, weights=self.weights.map(leaf))
 
     def leaves(self) -> dict[str, Tensor]:
-        """Every tensor that may require a gradient, by name; each tensor once."""
+        """Return every tensor that may require a gradient once, by name."""
         inputs = {"query": self.query, "key": self.key, "value": self.value}
         if self.alike:
             inputs = {"input": self.query}
@@ -194,7 +194,7 @@ class Job:
 
 
 def copied(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A copy with the same strides, which `clone` preserves for few layouts.
+    """Copy a tensor and keep its strides, which `clone` keeps only for some layouts.
 
     Example:
         >>> copied(torch.zeros(2, 6)[:, ::2]).stride()
@@ -217,7 +217,7 @@ def self_job(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Job:
-    """A random self-attention job, D = E / H, every bias present."""
+    """Draw a random self-attention job with D = E / H and all biases."""
     (x,), weights = _random([(batch, length, embed_dim)], seed, dtype)
     return Job(x, x, x, weights, heads, heads, full() if mask is None else mask)
 
@@ -232,7 +232,7 @@ def cross_job(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Job:
-    """A random job whose queries, keys and values are three tensors, of lengths (Lq, Lk)."""
+    """Draw a random job with separate query, key and value tensors, of lengths (Lq, Lk)."""
     shapes = [(batch, n, embed_dim) for n in (*lengths, lengths[1])]
     (query, key, value), weights = _random(shapes, seed, dtype)
     return Job(query, key, value, weights, heads, heads, full() if mask is None else mask)
@@ -241,7 +241,7 @@ def cross_job(
 def _random(
     shapes: list[tuple[int, int, int]], seed: int, dtype: torch.dtype
 ) -> tuple[list[Tensor], Weights]:
-    """Normal inputs and weights from one seed, the same in every dtype up to rounding."""
+    """Draw normal inputs and weights from a seed; all dtypes agree up to rounding."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -258,8 +258,8 @@ class Outcome:
 
     Attributes:
         output: (B, Lq, E).
-        weights: (B, H, Lq, Lk) where it returns one matrix a head, or None.
-        wrote: the names of the inputs that it modified.
+        weights: the weights (B, H, Lq, Lk) if the module returns one matrix per head, or None.
+        wrote: the names of the inputs that the module modified.
     """
 
     output: Tensor
@@ -269,7 +269,7 @@ class Outcome:
 
 @contextmanager
 def seeded_rng(seed: int) -> Iterator[None]:
-    """A context with PyTorch's CPU generator seeded; `torch.manual_seed` is slower."""
+    """Seed PyTorch's CPU generator inside the ``with`` block; faster than `torch.manual_seed`."""
     state = torch.default_generator.get_state()
     torch.default_generator.manual_seed(seed)
     try:

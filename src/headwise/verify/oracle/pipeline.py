@@ -1,4 +1,4 @@
-"""Multi-head attention as a pipeline whose steps can be replaced by wrong ones."""
+"""Multi-head attention as a pipeline whose steps can be replaced by wrong steps."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from headwise.masks.patterns.from_tensor import FromTensor
 from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import Job, StepContext, seeded_rng
 
-Trace = dict[str, Tensor]  # every quantity of one run by its name, in the order of `QUANTITIES`
+Trace = dict[str, Tensor]  # the quantities of a run by name, in the order of `QUANTITIES`
 
 QUANTITIES: tuple[tuple[str, str], ...] = (
     ("q", "project"),
@@ -30,12 +30,12 @@ QUANTITIES: tuple[tuple[str, str], ...] = (
     ("merged", "merge"),
     ("output", "output"),
 )
-"""The quantities of a run, and the step that makes each of them."""
+"""The quantities of a run, each with the step that computes it."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The steps of attention, the correct ones unless replaced.
+    """The steps of attention; a step is correct unless it is replaced.
 
     Example:
         >>> from headwise.verify.mistakes import MISTAKES
@@ -56,11 +56,11 @@ class Pipeline:
     output: Callable[[StepContext, Tensor], Tensor] = steps.output
 
     def with_steps(self, replacement: Mapping[str, Callable[..., Any]]) -> "Pipeline":
-        """This pipeline with some steps replaced, by name."""
+        """Return this pipeline with some steps replaced, by name."""
         return dataclasses.replace(self, **replacement)
 
     def run(self, job: Job) -> Trace:
-        """A whole module: projections, attention, output projection."""
+        """Run a whole module: projections, attention, output projection."""
         if self.dropout is steps.dropout and not job.training:
             return self._run(job)
         with seeded_rng(job.rng_seed):
@@ -78,7 +78,7 @@ class Pipeline:
         return {"q": q, "k": k, "v": v, **inside, "merged": merged, "output": output}
 
     def attend(self, call: Call) -> Result:
-        """The attention alone, as an engine."""
+        """Run the attention alone, as an engine does."""
         trace = self._inside(_call_context(call), call.q, call.k, call.v)
         return Result(
             output=trace["heads"],
@@ -109,7 +109,7 @@ def _call_context(call: Call) -> StepContext:
 
 
 def _loose(mask: Mask) -> Mask:
-    """The unresolved mask, which can be resolved for another shape."""
+    """Return the unresolved mask, which can be resolved for another shape."""
     if isinstance(mask, FromTensor):
         return FromTensor(mask.tensor, mask.layout)
     return mask.map(_loose)

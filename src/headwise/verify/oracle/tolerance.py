@@ -1,9 +1,9 @@
 """The acceptance rule for numerical results.
 
 With O the float64 oracle, N a plain run of the reference in the dtype under test, and X the result:
-X is accepted when ``max|X - O| <= 2 max|N - O| + e`` and the same in root mean square, where e is a
-small share of ``max|O|``. An implementation may be twice as far from the truth as plain
-arithmetic in its own precision, and no further.
+X is accepted if ``max|X - O| <= 2 max|N - O| + e`` and the same holds for root mean squares, where
+e is a small fraction of ``max|O|``. So the error of an implementation may be twice that of plain
+arithmetic in the same precision, but not larger.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,19 +21,19 @@ FACTOR = 2.0
 """The largest allowed ratio of a result's error to that of a plain run in the same dtype."""
 
 SLACK = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-2}
-"""The share of max|O| that is added to the bound, by dtype."""
+"""The fraction of max|O| that is added to the tolerance, by dtype."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a result was accepted, and the figures that decided.
+    """Whether a result was accepted, with the errors and tolerances that decided.
 
     Attributes:
-        accepted: whether both bounds hold and nothing is NaN that should not be.
-        worst: max|X - O|; NaN where X has a NaN that O has not, infinite where shapes differ.
-        allowed: the bound on ``worst``.
+        accepted: whether both errors are within tolerance and no number is wrongly NaN.
+        worst: max|X - O|; NaN if X is NaN where O is not, infinite if the shapes differ.
+        allowed: the tolerance for ``worst``.
         rms: root mean square of X - O.
-        allowed_rms: the bound on ``rms``.
+        allowed_rms: the tolerance for ``rms``.
         rounding: the spacing of numbers of the dtype at the largest exact value; 0 if unknown.
     """
 
@@ -46,12 +46,12 @@ class Verdict:
 
     @property
     def times(self) -> float:
-        """The worst error divided by its bound; at most 1 when accepted."""
+        """The worst error divided by its tolerance; at most 1 if accepted."""
         return self._worst_in(self.allowed)
 
     @property
     def roundings(self) -> float:
-        """The worst error in units of rounding."""
+        """The worst error in rounding units."""
         return self._worst_in(self.rounding)
 
     def _worst_in(self, unit: float) -> float:
@@ -60,7 +60,7 @@ class Verdict:
         return self.worst / unit if unit else float("inf")
 
 
-Evidence = tuple[str, Verdict]  # a trial by its name, and its verdict
+Evidence = tuple[str, Verdict]  # the name of a trial and its verdict
 
 
 def judge(result: Tensor, plain: Tensor, oracle: Tensor) -> Verdict:
@@ -98,7 +98,7 @@ def accept(result: Tensor, plain: Tensor, oracle: Tensor) -> None:
     """Assert that a result is accepted.
 
     Raises:
-        AssertionError: if it is not; the message has the figures.
+        AssertionError: if it is not; the message gives the errors and tolerances.
     """
     verdict = judge(result, plain, oracle)
     if not verdict.accepted:
@@ -110,7 +110,7 @@ def accept(result: Tensor, plain: Tensor, oracle: Tensor) -> None:
 
 
 def _error(values: Tensor, exact: Tensor) -> Tensor:
-    """values - exact, 0 where both are the same infinity; NaN where exactly one is NaN."""
+    """Return values - exact; 0 where both are the same infinity, NaN where just one is NaN."""
     wide = values.detach().double()
     same = (wide == exact) | (wide.isnan() & exact.isnan())
     return torch.where(same, 0.0, wide - exact)
@@ -127,13 +127,13 @@ def judge_job(outcome: Outcome, job: Job) -> Verdict:
     return judge(outcome.output, plain["output"], exact["output"])
 
 
-Leaves = Mapping[str, Tensor]  # tensors to differentiate by, by name
+Leaves = Mapping[str, Tensor]  # the tensors with respect to which to differentiate, by name
 
 
 def gradients(output: Tensor, leaves: Leaves, *, again: bool = True) -> dict[str, Tensor]:
-    """The gradient of a fixed weighted sum of the output; 0 where a leaf has no influence.
+    """Differentiate a fixed weighted sum of the output; 0 for a leaf without influence.
 
-    With `again` the graph is kept for other gradients, which `torch.compile` does not allow.
+    If `again` is true, the graph is kept for further gradients; `torch.compile` forbids that.
     """
     generator = torch.Generator().manual_seed(1)
     cotangent = torch.randn(output.shape, generator=generator, dtype=torch.float64)
@@ -149,11 +149,11 @@ def gradients(output: Tensor, leaves: Leaves, *, again: bool = True) -> dict[str
 def judge_gradients(
     output: Tensor, plain: Tensor, exact: Tensor, leaves: Leaves, *, again: bool = True
 ) -> Iterator[Evidence]:
-    """Judge every gradient; all three outputs depend on the same leaves.
+    """Judge the gradient of every leaf; all three outputs must depend on the same leaves.
 
-    The gradient of the oracle is rounded to the leaf's dtype, which the bound covers. A gradient
-    that is exactly 0, such as that of a key's bias, is noise in finite precision; it is judged on
-    the scale of the largest gradient.
+    The oracle's gradient is rounded to the dtype of the leaf; the tolerance allows for that. A
+    gradient whose exact value is 0, such as that of the key bias, is only rounding noise, so it is
+    judged relative to the largest gradient.
     """
     result = gradients(output, leaves, again=again)
     rough, right = (gradients(item, leaves) for item in (plain, exact))
@@ -167,5 +167,5 @@ def judge_gradients(
 
 
 def steps_of(call: Call) -> tuple[Steps, Steps]:
-    """The reference in the call's dtype, and in float64."""
+    """Run the reference in the dtype of the call and in float64."""
     return reference(call, call.q.dtype), reference(call)

@@ -1,8 +1,8 @@
-"""Run a target in a process of its own, with limits on time, memory and output.
+"""Run a target in a separate process, with limits on time, memory and output.
 
-The process starts in an empty folder, which is deleted afterwards, reads nothing from the terminal,
-and is killed with everything it has started. It reports each step before it runs (see
-`headwise.verify.process.child`), so that a hang or a crash can be located.
+The process starts in an empty folder, which is deleted afterwards, and reads nothing from the
+terminal. It is killed together with its child processes. It reports each stage before it begins
+(see `headwise.verify.process.child`), so that a hang or a crash can be located.
 """
 
 import json
@@ -35,9 +35,9 @@ from headwise.verify.report import file_and_name
 __all__ = ["Limits", "Request", "Stopped", "isolated", "search"]
 
 START = 120.0
-"""Seconds that Python and PyTorch may take to load before the target's own time begins."""
+"""Seconds that Python and PyTorch may take to load; the target's limit starts after that."""
 
-LONGEST = 32 << 20  # the size limit of one report in bytes
+LONGEST = 32 << 20  # the size limit of one message in bytes
 
 BOOT = """\
 import json, sys
@@ -56,24 +56,24 @@ def isolated(
     on_output: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Verify a target in a process of its own.
+    """Verify a target in a separate process.
 
     Args:
-        request: what to verify.
-        limits: what it may use.
-        progress: called with the name of each check before it runs.
-        on_output: called once with what the target printed, also before an error.
-        cancelled: asked several times a second; the process is stopped when it returns True.
+        request: the target and the options of the verification.
+        limits: the limits on time, memory and output; default: `Limits()`.
+        progress: called with the name of each check before the check runs.
+        on_output: called once with what the target printed, also if an error is raised.
+        cancelled: called several times a second; if it returns True, the process is stopped.
 
     Returns:
-        The report as `headwise.verify.report.data` makes it, with the CPU seconds of each check.
+        The report, as in `headwise.verify.report.data`, with the CPU seconds of each check.
 
     Raises:
-        Stopped: if it went over a limit, crashed, ended the process, or wrote a report of its own;
-            the message says where.
-        BadFile: if it cannot be loaded or called, runs out of memory, or replaces functions that
-            the verification uses.
-        NotRecognised: if it needs an adapter.
+        Stopped: if the target exceeded a limit, crashed, ended the process or wrote a report
+            itself; the message gives the location.
+        BadFile: if the target cannot be loaded or called, runs out of memory, or replaces
+            functions that the verification uses.
+        NotRecognised: if the target needs an adapter.
     """
     limits = Limits() if limits is None else limits
     state = ProcessState(request, limits, secrets.token_hex(), progress)
@@ -90,21 +90,21 @@ def search(
     progress: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Find the attentions of a file in a process of its own.
+    """Find the attention classes, functions and modules of a file in a separate process.
 
     Args:
-        file: the Python file, which is run.
-        request: the sizes to try its classes and functions with; the target is replaced.
-        limits: what it may use.
-        skip: names that are not tried.
-        progress: called with each name before it is tried.
+        file: the Python file; its code is run.
+        request: the sizes and the seed for the trials; its target is not used.
+        limits: the limits on time, memory and output; default: `Limits()`.
+        skip: names in the file that are not tried.
+        progress: called with each name before the name is tried.
         cancelled: as in `isolated`.
 
     Returns:
         What `headwise.verify.submissions.attention_search.attentions` returns.
 
     Raises:
-        BadFile: as in `isolated`, if the file does not load or one of its functions ends it.
+        BadFile: as in `isolated`: if the file does not load, or its code ends the process.
     """
     limits = Limits() if limits is None else limits
     own = Request(str(file), request.embed_dim, request.heads, request.seed)
@@ -119,7 +119,7 @@ def _result(
     on_output: Callable[[str], None] | None,
     cancelled: Callable[[], bool],
 ) -> Any:
-    """The final message of this kind of a process that runs the request of the state."""
+    """Run the request of a state in a process and return its final message of the given kind."""
     with (
         tempfile.TemporaryDirectory(prefix="headwise-", ignore_cleanup_errors=True) as folder,
         _process(state, kind, folder) as process,
@@ -127,11 +127,11 @@ def _result(
     ):
         _watch(heard, state, lambda: process.poll() is not None, cancelled)
         status = 0
-        if state.ended == "output":  # its messages of where it was may still be on the way
+        if state.ended == "output":  # messages that locate the target may still be unread
             _kill(process)
             _read_rest(heard, state)
         elif not state.ended:
-            with suppress(subprocess.TimeoutExpired):  # it may have closed its pipes
+            with suppress(subprocess.TimeoutExpired):  # a target may close its pipes and run on
                 status = process.wait(GRACE)
     if on_output is not None:
         on_output(state.printed.decode("utf-8", "replace"))
@@ -170,18 +170,18 @@ def _process(state: ProcessState, kind: str, folder: str) -> Iterator[subprocess
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(OSError):
         if os.name == "posix":
-            os.killpg(process.pid, signal.SIGKILL)  # the group outlives its leader
+            os.killpg(process.pid, signal.SIGKILL)  # the group may outlive the process itself
         else:
             process.kill()
 
 
 Heard = queue.Queue[tuple[str, bytes]]
-"""Chunks with the name of their pipe; b"" means that the pipe has ended."""
+"""Pairs of a pipe's name and a chunk read from it; b"" marks the end of the pipe."""
 
 
 @contextmanager
 def _listening(process: subprocess.Popen[bytes]) -> Iterator[Heard]:
-    """Read both pipes in threads, so that neither blocks the process."""
+    """Read both pipes in threads, so that a full pipe never blocks the process."""
     heard, stop = Heard(maxsize=64), threading.Event()
 
     def put(name: str, chunk: bytes) -> None:
@@ -212,7 +212,7 @@ def _listening(process: subprocess.Popen[bytes]) -> Iterator[Heard]:
 def _watch(
     heard: Heard, state: ProcessState, gone: Callable[[], bool], cancelled: Callable[[], bool]
 ) -> None:
-    """Read messages until the final one, the end of the process, or a limit."""
+    """Read messages until the final message, the end of the process, or a limit."""
     limits = state.limits
     deadline, open_pipes = time.monotonic() + START, {"messages", "printed"}
     while open_pipes and not state.ended:
@@ -227,7 +227,7 @@ def _watch(
             name, chunk = heard.get(timeout=min(left, 0.2))
         except queue.Empty:
             if gone():
-                return  # another process still holds the pipes
+                return  # a child of the process still holds the pipes open
             continue
         if not chunk:
             open_pipes.discard(name)
@@ -242,7 +242,7 @@ def _watch(
 
 
 def _read_rest(heard: Heard, state: ProcessState) -> None:
-    """Read the messages that a killed process had written."""
+    """Read the messages that a process wrote before it was killed."""
     open_pipes = 2
     state.progress = None
     with suppress(queue.Empty):

@@ -1,7 +1,7 @@
-"""The child process of `headwise.verify.process`: sets its limits, runs the target, reports.
+"""The child process of `headwise.verify.process`: set limits, run the target and report.
 
-It writes its stages and the report as lines of a nonce and JSON; what the target prints goes to
-stderr.
+Every message, a stage or the report, is one line of the nonce and JSON. What the target prints
+goes to standard error.
 """
 
 import faulthandler
@@ -19,10 +19,10 @@ from typing import Any, TextIO
 from headwise.errors import BadFile, HeadwiseError
 
 LARGEST_FILE = 256 << 20
-ORPHANED = 10.0  # seconds after the limit of the wall time at which no parent is left to stop it
+ORPHANED = 10.0  # if no parent stops the process, it ends this many seconds after the wall limit
 
 
-Send = Callable[[str, object], None]  # sends one message, its kind and value, to the parent process
+Send = Callable[[str, object], None]  # sends a message, of a kind and a value, to the parent
 
 
 def _send(stream: TextIO, nonce: str, kind: str, value: object) -> None:
@@ -32,7 +32,7 @@ def _send(stream: TextIO, nonce: str, kind: str, value: object) -> None:
 
 
 def main(request: dict[str, Any]) -> None:
-    """Verify one target, or search a file, and end the process with all threads of the target.
+    """Verify a target or search a file, then end the process and all threads of the target.
 
     Args:
         request: the fields of a `Request` and of its `Limits`, and kind, nonce, name and skip.
@@ -56,7 +56,7 @@ def main(request: dict[str, Any]) -> None:
 
 
 def _channel() -> TextIO:
-    """Reserve standard output for messages; redirect what is printed to standard error."""
+    """Reserve standard output for messages; redirect printed text to standard error."""
     sys.stdout.flush()
     own = os.dup(1)
     os.dup2(2, 1)
@@ -111,15 +111,15 @@ _TASKS = {"report": _report, "attentions": _attentions}
 def _replaced(name: str, replaced: list[str]) -> BadFile:
     shown = ", ".join(replaced[:4]) + (", …" if replaced[4:] else "")
     return BadFile(
-        "target: {name} replaces {replaced}, with which it would be judged; leave the functions of "
-        "other packages as they are, and call your own under another name",
+        "target: {name} replaces {replaced}, which the verification itself uses; do not change "
+        "functions of other packages, and give your own functions other names",
         name=name,
         replaced=shown,
     )
 
 
 class _Clock:
-    """The CPU seconds of every check, by its name."""
+    """Measures the CPU seconds of every check, by check name."""
 
     def __init__(self, send: Send) -> None:
         self.send = send
@@ -136,14 +136,14 @@ class _Clock:
 
 
 def _start(request: Mapping[str, Any], send: Send) -> None:
-    """Set the limits; the time of the target begins."""
+    """Set the limits and start the time of the target."""
     import torch
 
     torch.set_num_threads(1)  # several threads are slower at these sizes
     _limit(int(request["memory"]) << 20)
     faulthandler.enable()
     wall = float(request["wall"])
-    if hasattr(signal, "setitimer"):  # the timers end the process where the parent cannot
+    if hasattr(signal, "setitimer"):  # the timers end the process if the parent does not
         faulthandler.register(signal.SIGPROF, chain=True)
         signal.setitimer(signal.ITIMER_PROF, float(request["seconds"]))
         signal.setitimer(signal.ITIMER_REAL, wall + ORPHANED)
@@ -168,7 +168,7 @@ def _of_error(error: HeadwiseError) -> tuple[str, dict[str, object]]:
 
 
 def _limit(memory: int) -> None:
-    """Limit additional memory and the size of files, and disable core files."""
+    """Limit additional memory and the size of files, and disable core dumps."""
     try:
         import resource
     except ImportError:  # Windows has no such limits
@@ -181,12 +181,12 @@ def _limit(memory: int) -> None:
     ):
         hard = resource.getrlimit(kind)[1]
         allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        with suppress(OSError, ValueError):  # some systems have the name and not the limit
+        with suppress(OSError, ValueError):  # some systems only define the name
             set_limit(kind, (allowed, hard))
 
 
 def _lift_memory_limit() -> None:
-    """Lift the limit to report an error, which still refers to what filled the memory."""
+    """Lift the memory limit to report an error that still refers to the full memory."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -195,7 +195,7 @@ def _lift_memory_limit() -> None:
 
 
 def _taken() -> int:
-    """Bytes of address space in use; a generous guess where the system does not report it."""
+    """Return the bytes of address space in use, or 8 GiB if the system does not report them."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,9 +1,10 @@
-"""Notice what a target may not use: while it runs, and in its source.
+"""Detect uses of forbidden classes and functions, while the target runs and in its source.
 
-A class is used when one of its methods runs, a function when it is called, under whatever name and
-from wherever; a function of PyTorch also as a method of tensors or as an operator of ``torch.ops``.
-What runs while the file is imported, such as a comparison at its end, is not a use by the target.
-The source is searched in the target and in everything of its file that it refers to.
+A class is used if one of its methods runs; a function is used if it is called, under any name and
+from any place. A function of PyTorch is also used if it is called as a method of a tensor or as an
+operator of ``torch.ops``. Code that runs while the file is imported, such as a comparison at its
+end, does not count. The search of the source covers the target and every definition of its file
+that the target refers to.
 """
 
 import ast
@@ -24,13 +25,16 @@ import torch
 from headwise.errors import BadValue
 
 ALIASES = {"F": "torch.nn.functional", "nn": "torch.nn", "np": "numpy"}
-"""Names that everybody uses for these modules."""
+"""The common short names of modules."""
 
-MOST = 20  # the number of uses that are reported
+MOST = 20  # at most this many uses are reported
 
 
 def resolve(name: str) -> object:
-    """The object of a dotted name; `BadValue` if there is none.
+    """Return the class or function with a dotted name.
+
+    Raises:
+        BadValue: if no class or function with this name can be imported.
 
     Example:
         >>> resolve("nn.MultiheadAttention") is torch.nn.MultiheadAttention
@@ -54,7 +58,7 @@ def resolve(name: str) -> object:
 
 @dataclass(frozen=True)
 class _Forbidden:
-    """A forbidden class or function: the code that runs when it is used, or its operator."""
+    """A forbidden class or function, with the code and the operator that reveal its use."""
 
     name: str
     value: object
@@ -74,7 +78,7 @@ class _Forbidden:
         return cls(name, value, codes, short if known else "")
 
     def is_target(self, target: object) -> bool:
-        """Whether a target is it, an instance of it, or derived from it."""
+        """Whether a target is the forbidden object, an instance of it or derived from it."""
         if isinstance(self.value, type):
             cls = target if isinstance(target, type) else type(target)
             return issubclass(cls, self.value)
@@ -83,7 +87,7 @@ class _Forbidden:
 
 @dataclass
 class Watch:
-    """A context that notes where forbidden names run; without names it does nothing.
+    """A context manager that records where forbidden names run; idle if `names` is empty.
 
     Args:
         names: dotted names of classes and functions.
@@ -118,10 +122,10 @@ class Watch:
                 self.hits[(name, *place)] = None
 
     def uses(self, target: object, path: str) -> list[dict[str, object]]:
-        """Every use of a forbidden name, as data: `name`, `how`, `file`, `line`, `text`.
+        """List every use of a forbidden name as data: `name`, `how`, `file`, `line`, `text`.
 
-        `how` is "target" where the target is the forbidden one itself or is derived from it, "runs"
-        where it ran, and "source" where it only stands in the source.
+        `how` is "target" if the target is the forbidden object or is derived from it, "runs" if the
+        forbidden object ran, and "source" if it is only mentioned in the source.
         """
         own, colon, name = path.rpartition(":")
         uses = [
@@ -140,7 +144,7 @@ class Watch:
 
 
 def operator_called(frame: FrameType, event: str, arg: Any) -> str:
-    """The name of the built-in function or operator that an event of `sys.setprofile` calls."""
+    """Return the name of the built-in function or operator that a profiling event calls."""
     if event == "c_call":
         return str(getattr(arg, "__name__", ""))
     if event == "call" and frame.f_code.co_qualname == "OpOverload.__call__":
@@ -154,9 +158,9 @@ def _use(name: str, how: str, file: str, line: int) -> dict[str, object]:
 
 
 def _place(frame: FrameType | None) -> tuple[str, int] | None:
-    """The file and line of the target that a frame was reached from; None if it was not.
+    """Return the file and line of the target that led to a frame; None if the target did not.
 
-    The innermost line of the user's files, else that of an installed package other than PyTorch.
+    This is the innermost line in the user's files, or else in an installed package but PyTorch.
     """
     own, installed = None, None
     while frame is not None:
@@ -174,14 +178,14 @@ def _place(frame: FrameType | None) -> tuple[str, int] | None:
 
 
 _HEADWISE = str(Path(__file__).parents[2])
-_TARGET = str(Path(__file__).parents[1] / "target")  # the room that calls targets
+_TARGET = str(Path(__file__).parents[1] / "target")  # the package that calls targets
 _PYTHON = sysconfig.get_paths()["stdlib"]
 _PACKAGES = tuple({sysconfig.get_paths()[name] for name in ("purelib", "platlib")})
 _TORCH = str(Path(torch.__file__).parent)
 
 
 def _in_source(file: Path, name: str, forbidden: Sequence[_Forbidden]) -> Iterator[tuple[str, int]]:
-    """Name and line of the forbidden ones in the source that a target consists of."""
+    """Yield the name and line of every forbidden object that the target's source mentions."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -197,7 +201,7 @@ def _in_source(file: Path, name: str, forbidden: Sequence[_Forbidden]) -> Iterat
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """The local name and the dotted one of every import."""
+    """Yield the local name and the dotted name of every import."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -213,7 +217,7 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
-    """The dotted name that an expression reads; empty for another expression."""
+    """Return the dotted name that an expression reads; empty if it is not a dotted name."""
     if isinstance(node, ast.Name):
         return aliases.get(node.id, "")
     if isinstance(node, ast.Attribute):
@@ -223,7 +227,7 @@ def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
 
 
 def _value(dotted: str) -> object:
-    """What a dotted name of a loaded module is; None for anything else."""
+    """Return the object with a dotted name in a loaded module, or None."""
     module, _, name = dotted.rpartition(".")
     if module in sys.modules:
         return getattr(sys.modules[module], name, None)
@@ -231,9 +235,9 @@ def _value(dotted: str) -> object:
 
 
 def _reached(tree: ast.Module, name: str) -> list[ast.stmt]:
-    """The definition of a name, and those at the top of the file that it refers to, all the way.
+    """Return the definition of a name and all top-level definitions that it needs, transitively.
 
-    The whole file where the name is not defined at its top.
+    Return the whole file if the name is not defined at its top level.
     """
     defined: dict[str, list[ast.stmt]] = {}
     for node in tree.body:

@@ -1,7 +1,7 @@
-"""What the process of a target has reported, and the error that it ends as.
+"""Read the messages of a target's process, and turn a failure of the process into an error.
 
-Every message is a line, the nonce of the run and a JSON object. The nonce is unknown to the target;
-a report without it, or on another target, is refused.
+Every message is one line: the nonce of the run and a JSON object. The target does not know the
+nonce; a report without the nonce, or on another target, is refused.
 """
 
 import json
@@ -19,19 +19,19 @@ from headwise.verify.report import file_and_name
 from headwise.verify.report.formats import faults
 from headwise.verify.target import NotRecognised, no_memory
 
-GRACE = 2.0  # seconds for a process that has run out of time to report its position
+GRACE = 2.0  # seconds that a process over its time limit has to report its position
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a target.
+    """The limits on the time, memory and output of a target.
 
     Attributes:
-        seconds: CPU time, from its import to the end of the last check, so that a busy machine
-            judges as an idle one does.
-        memory: MiB beside what Python and PyTorch take.
-        output: bytes that it may print.
-        wall: seconds of wall time, for a target that waits; None for `WALL` times the CPU time.
+        seconds: CPU seconds from the import of the target to the end of the last check; CPU time
+            does not depend on how busy the machine is.
+        memory: MiB in addition to those of Python and PyTorch.
+        output: the number of bytes that the target may print.
+        wall: wall-clock seconds, for a target that waits; None for `WALL` times `seconds`.
     """
 
     seconds: float = 120.0
@@ -41,19 +41,19 @@ class Limits:
 
     @property
     def wall_seconds(self) -> float:
-        """The limit of the wall time."""
+        """The limit on the wall-clock time, in seconds."""
         return WALL * self.seconds if self.wall is None else self.wall
 
 
 WALL = 5.0
-"""Wall seconds for every CPU second that a target may take, where no other limit is given."""
+"""The default limit on the wall-clock time, as a multiple of the limit on the CPU time."""
 
 
 @dataclass(frozen=True)
 class Request:
     """A target, ``file.py:Name`` or ``package.Name``, and the options of `verify`.
 
-    `forbid` has the dotted names that the target may not use, see
+    `forbid` holds the dotted names of the classes and functions that the target may not use; see
     `headwise.verify.process.forbidden`.
     """
 
@@ -66,9 +66,9 @@ class Request:
 
 
 class Stopped(BadFile):
-    """A target that ended or was stopped before it produced a report.
+    """Raised if a target ended its process, or was stopped, before there was a report.
 
-    `brief` says what happened without the place, which differs from run to run.
+    `brief` is the message without the location, which differs from run to run.
     """
 
     brief: Text | None = None
@@ -76,9 +76,10 @@ class Stopped(BadFile):
 
 @dataclass
 class ProcessState:
-    """The state of the process; `printed` is cut at the limit, `much` counts all bytes.
+    """The state of the process; `printed` is cut at the limit, `much` counts all printed bytes.
 
-    `ended` is why it was stopped: "wall", "output", "cancelled" or "refused"; empty if it was not.
+    `ended` says why the process was stopped: "wall", "output", "cancelled" or "refused"; it is
+    empty if the process was not stopped.
     """
 
     request: Request
@@ -99,7 +100,7 @@ class ProcessState:
 
 
 def read(state: ProcessState, chunk: bytes) -> float | None:
-    """Process messages; return the new limit of the wall time where it changes."""
+    """Process messages; return the new limit in wall-clock seconds if a message changes it."""
     *lines, state.rest = (state.rest + chunk).split(b"\n")
     seconds = None
     for line in lines:
@@ -120,7 +121,7 @@ def read(state: ProcessState, chunk: bytes) -> float | None:
 
 
 def _message(state: ProcessState, line: bytes) -> tuple[str, Any]:
-    """One message as kind and value; an empty kind where it is malformed or refused."""
+    """Parse a message into kind and value; the kind is empty if it is malformed or refused."""
     nonce, _, content = line.partition(b" ")
     own = nonce == state.nonce.encode()
     try:
@@ -146,15 +147,15 @@ def _message(state: ProcessState, line: bytes) -> tuple[str, Any]:
 
 
 def _foreign(request: Request, report: dict[str, Any]) -> str:
-    """What a report is on where it is not on the target of the request; empty where it is."""
-    names = ("target", "seed", "headwise")  # a target may be tried with other sizes than asked
+    """Describe the target of a report if it differs from the request's; empty if it is the same."""
+    names = ("target", "seed", "headwise")  # a target may be tried with sizes other than requested
     expected = dict(zip(names, (request.target, request.seed, __version__), strict=True))
     got = {name: report.get(name, expected[name]) for name in names}
     return "" if got == expected else ", ".join(f"{value}" for value in got.values())[:200]
 
 
 def error_of(state: ProcessState, status: int) -> BadFile:
-    """The error for a process that has ended, with this status, without a report."""
+    """Return the error for a process that ended with an exit status but without a report."""
     where, name = _where(state), state.request.target
     if "error" in state.final:
         error = state.final["error"]
@@ -166,13 +167,13 @@ def error_of(state: ProcessState, status: int) -> BadFile:
     if state.ended == "refused":
         return Stopped(
             "target: {name} wrote {what} where headwise writes its report; the report is refused; "
-            "remove what writes to the file descriptors of the process",
+            "remove the code that writes to the file descriptors of the process",
             name=name,
             what=state.refused,
         )
     what = _end(state, status)
     error = Stopped(
-        "target: {name} {what}, {where}; expected it to return; run it with Python alone to see",
+        "target: {name} {what}, {where}; expected it to return; run it without headwise to see why",
         name=name,
         what=what,
         where=where,
@@ -182,14 +183,14 @@ def error_of(state: ProcessState, status: int) -> BadFile:
 
 
 def _end(state: ProcessState, status: int) -> Text:
-    """How a process ended that did not return."""
+    """Describe how a process ended that did not return a report."""
     limits = state.limits
     if "raised" in state.final:
         return Text("raises {error}", error=state.final["raised"])
     if state.ended == "output":
         return Text("printed more than {output} bytes and was stopped", output=limits.output)
     if state.ended == "cancelled":
-        return Text("was stopped with headwise itself")
+        return Text("was stopped together with headwise")
     if out_of_cpu(status):
         return Text(
             "was stopped after {seconds:g} s of CPU time (--time-limit)", seconds=limits.seconds
@@ -203,7 +204,7 @@ def _end(state: ProcessState, status: int) -> Text:
 
 
 def out_of_cpu(status: int) -> bool:
-    """Whether a process was ended by the timer of its CPU time."""
+    """Whether an exit status is that of the timer for the CPU time."""
     return hasattr(signal, "SIGPROF") and status == -signal.SIGPROF
 
 
@@ -216,7 +217,7 @@ def _where(state: ProcessState) -> Text:
         "import": Text("while it was imported{line}", line=line),
         "construction": Text("while it was constructed{line}", line=line),
         "check": Text("in the check {check}{line}", check=check, line=line),
-        "search": Text("while {name} in it was tried{line}", name=check, line=line),
+        "search": Text("while its {name} was tried{line}", name=check, line=line),
     }
     return stages.get(state.stage) or Text(
         "in call {count}, {arguments} ({check}){line}",
@@ -228,11 +229,11 @@ def _where(state: ProcessState) -> Text:
 
 
 TRACES = ("Timeout (", "Fatal Python error", "Current thread ", "Stack (most recent")
-"""How the traces that Python writes when a process is ended begin."""
+"""The beginnings of the traces that Python writes when a process is ended."""
 
 
 def _line(state: ProcessState) -> str:
-    """The innermost line of the target's own file in Python's last trace."""
+    """Return the innermost line of the target's file in the last printed trace, or nothing."""
     path, _ = file_and_name(state.request.target)
     trace = state.printed.decode("utf-8", "replace")
     start = max(map(trace.rfind, TRACES))

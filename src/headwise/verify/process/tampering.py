@@ -1,10 +1,10 @@
-"""Notice a target that replaces what the verification computes with.
+"""Detect a target that replaces functions which the verification uses.
 
-A target runs in the process that judges it, so that a replaced ``torch.softmax`` would change the
-oracle as well. `snapshot` keeps, before the target is loaded, what headwise and the functions of
-torch that it calls consist of; `changed` lists what is something else afterwards. New names are no
-change, nor are functions that the verification does not call. This notices accidents and plain
-attempts; code that looks for this snapshot in memory can defeat it.
+The target and the oracle run in one process, so replacing ``torch.softmax`` would change the oracle
+as well. `snapshot` records headwise and the functions of torch that headwise calls, before the
+target is loaded; `changed` lists what differs afterwards. New names do not count, nor do changes
+to functions that the verification does not call. This detects accidents and simple attempts, not
+code that searches the memory for the snapshot.
 """
 
 import math
@@ -17,28 +17,28 @@ import torch
 from torch import nn
 
 Snapshot = dict[tuple[str, str], tuple[object, ...]]
-"""For an owner and an attribute, the value and what a function of it consists of."""
+"""The parts of each recorded value, by its owner and the name of its attribute."""
 
 MODULES = (
     *("builtins", "math", "torch", "torch.autograd", "torch.func", "torch.linalg"),
     "torch.nn.functional",
 )
 ROOMS = ("headwise.call", "headwise.masks", "headwise.reference", "headwise.verify")
-"""The packages whose code computes a verdict; what it calls of torch is what is looked at."""
+"""The packages that compute a verdict; the snapshot covers what their code calls of torch."""
 
 CLASSES = (torch.Tensor, torch._C.TensorBase, nn.Module, nn.Linear, nn.MultiheadAttention)
 DISPLAY = frozenset({"__repr__", "__str__", "__format__"})
-"""Methods that only show a value, which notebooks replace for good reasons."""
+"""Methods that only display a value; notebooks may replace them."""
 
 COMPILED = frozenset({"manual_seed", "__init__", "__setstate__"})
-"""What PyTorch replaces itself when its compiler is loaded."""
+"""The functions that PyTorch itself replaces when its compiler is loaded."""
 _COMPILER = tuple(str(Path(torch.__file__).with_name(name)) for name in ("_dynamo", "_compile.py"))
 
 CONSTANTS = (bool, int, float, str, tuple, frozenset, torch.dtype)
 
 
 def snapshot() -> Snapshot:
-    """What the verification consists of; call it when all of it is loaded.
+    """Record the code of the verification; call this after all of headwise is loaded.
 
     Example:
         >>> before = snapshot()
@@ -52,13 +52,13 @@ def snapshot() -> Snapshot:
 
 
 def _loaded(packages: Collection[str]) -> list[ModuleType]:
-    """The modules of some packages that are loaded."""
+    """Return the loaded modules of some packages."""
     inside = tuple(f"{package}." for package in packages)
     return [m for name, m in sorted(sys.modules.items()) if f"{name}.".startswith(inside)]
 
 
 def _read(used: Collection[str]) -> Snapshot:
-    """headwise and, of Python and PyTorch, what has the given names, as it is now."""
+    """Read the current state of headwise, and of the given names in Python and PyTorch."""
     result: Snapshot = {}
     for module in _loaded(["headwise"]):
         for name, value in list(vars(module).items()):
@@ -81,7 +81,7 @@ def _read(used: Collection[str]) -> Snapshot:
 
 
 def changed(before: Snapshot) -> list[str]:
-    """The dotted names of what is no longer what it was."""
+    """List the dotted names whose values have changed since a snapshot."""
     after = _read({name for _, name in before})
     names = []
     for key, parts in before.items():
@@ -93,7 +93,7 @@ def changed(before: Snapshot) -> list[str]:
 
 
 def _by_compiler(parts: tuple[object, ...]) -> bool:
-    """Whether a function is one that PyTorch's compiler has put around another."""
+    """Whether a function is a wrapper that PyTorch's compiler has installed."""
     files = [part.co_filename for part in parts if isinstance(part, CodeType)]
     return any(file.startswith(_COMPILER) for file in files)
 
@@ -109,9 +109,9 @@ def _identical(now: object, before: object) -> bool:
 
 
 def _parts(value: object) -> tuple[object, ...]:
-    """A function with its code and defaults, a class, a constant, a container with its content.
+    """Return what identifies a value: itself, and the code, defaults or items that it contains.
 
-    Nothing of anything else.
+    Return nothing for values other than functions, classes, constants and containers.
     """
     if isinstance(value, staticmethod | classmethod):
         value = value.__func__
@@ -133,9 +133,9 @@ def _code(function: object) -> tuple[CodeType, ...]:
 
 
 def _names_used(modules: list[ModuleType]) -> frozenset[str]:
-    """Every global and attribute that the code of these modules, and of PyTorch's attention, reads.
+    """Return every global and attribute that the code of these modules reads.
 
-    The latter is one of the two references that a target is compared with.
+    PyTorch's attention is included, since it is one of the two references for a target.
     """
     codes = [nn.MultiheadAttention.forward.__code__, nn.MultiheadAttention.__init__.__code__]
     codes.append(nn.functional.multi_head_attention_forward.__code__)
@@ -152,7 +152,7 @@ def _names_used(modules: list[ModuleType]) -> frozenset[str]:
 
 
 def names_in(codes: list[CodeType]) -> set[str]:
-    """The globals and attributes that code reads, and the code inside it.
+    """Return the globals and attributes that code objects and their nested code objects read.
 
     Example:
         >>> sorted(names_in([(lambda x: [math.sqrt(y) for y in x]).__code__]))

@@ -1,6 +1,6 @@
-"""The report of a verification as plain data: what every format is drawn from.
+"""The report of a verification as plain data, from which every output format is made.
 
-The layout is published beside this file, in ``report.schema.json``.
+The file ``report.schema.json`` beside this one is the published schema of the data.
 """
 
 import math
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from headwise.verify.mistakes import Mistake
 
 SCHEMA = 3
-"""The version of the data's layout; a reader of 3 may meet new keys, never other meanings."""
+"""The version of the schema. Version 3 may gain keys, but no key changes its meaning."""
 
 Data = dict[str, Any]
 
 
 def data(report: "Report") -> Data:
-    """The report as data. A figure that is not finite becomes None."""
+    """Convert a report to data. A number that is not finite becomes None."""
     from headwise.verify.mistakes import MISTAKES
 
     signature, why = report.conventions.runner.signature, report.not_compared
@@ -56,18 +56,18 @@ def data(report: "Report") -> Data:
 
 
 def with_seconds(report: Data, seconds: Mapping[str, float]) -> Data:
-    """The report with the CPU seconds of each check, by its name."""
+    """Add the CPU time in seconds of each check, by check name, to a report."""
     checks = [{**check, "seconds": seconds.get(check["check"], 0.0)} for check in report["checks"]]
     return {**report, "checks": checks}
 
 
 def with_forbidden(report: Data, uses: Sequence[Mapping[str, object]]) -> Data:
-    """The report with the uses of what was forbidden; it is not accepted if there is one."""
+    """Add the uses of forbidden names to a report; any use makes the target not accepted."""
     return {**report, "accepted": report["accepted"] and not uses, "forbidden": list(uses)}
 
 
 def unusable(name: str, error: "HeadwiseError") -> Data:
-    """The report on a target without a verdict: it hangs, crashes, or is not recognised."""
+    """Return the report on a target without a verdict: it hangs, crashes or is not recognised."""
     brief = getattr(error, "brief", None)
     short = {} if brief is None else {"brief": both(brief)}
     return {**_head(name, "unusable"), "error": both(error.text), **short}
@@ -77,7 +77,7 @@ SOURCE_FILES = (".py", ".ipynb")
 
 
 def file_and_name(target: str) -> tuple[str, str]:
-    """The file of a target and the name in it; empty where there is none.
+    """Return the file of a target and the name in that file; empty if the target has none.
 
     Example:
         >>> [file_and_name(t) for t in ("a.py:Attention", "a.py", "torch.nn.Linear")]
@@ -90,12 +90,12 @@ def file_and_name(target: str) -> tuple[str, str]:
 
 
 def both(text: Text) -> dict[str, str]:
-    """A text in both languages."""
+    """Return a text in English and in Chinese."""
     return {"en": text.en, "zh": text.zh}
 
 
 def finding_data(finding: "CheckResult") -> Data:
-    """The result of one check."""
+    """Convert the result of one check to data."""
     return {
         "check": finding.check.name,
         "question": both(finding.check.question),

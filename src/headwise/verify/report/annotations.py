@@ -1,4 +1,4 @@
-"""Reports as annotations of GitHub Actions, and where in the source a target stands."""
+"""Write reports as annotations of GitHub Actions, and find a target in its source file."""
 
 import ast
 import os
@@ -13,11 +13,11 @@ from headwise.verify.report.report_document import forbidden_uses, mistake_text,
 
 LEVELS = {"accepted": "notice", "differs": "error", "unproven": "warning", "unusable": "warning"}
 
-LARGEST = 4 << 20  # the number of bytes of a file in which a definition is looked for
+LARGEST = 4 << 20  # only this many bytes of a file are searched for a definition
 
 
 def annotations(reports: Sequence[Data], lang: Lang = "en") -> str:
-    """A workflow command for each target, and one for each use of what is forbidden.
+    """Return one workflow command per target, and one per use of a forbidden name.
 
     Source: GitHub Actions, "Workflow commands": ``::error file=,line=,title=::message``.
     """
@@ -53,9 +53,9 @@ def _property(text: str) -> str:
 
 
 def place(report: Data) -> tuple[str, int]:
-    """The file of a target, as seen from here, and the line of its mistake or its definition.
+    """Return the relative path of a target's file, and the line of its mistake or definition.
 
-    An empty name for ``package.Name``, and 0 where no line is known.
+    The path is empty for ``package.Name``; the line is 0 if it was not found.
     """
     file, name = file_and_name(report["target"])
     if not file:
@@ -69,13 +69,13 @@ def place(report: Data) -> tuple[str, int]:
 
 
 def relative(file: str) -> str:
-    """A path relative to the current folder where it lies in it, as annotations need it."""
+    """Return the path relative to the current folder, if the file is inside that folder."""
     path, here = Path(file).resolve(), Path.cwd()
     return path.relative_to(here).as_posix() if path.is_relative_to(here) else file
 
 
 def _defined_at(file: str, name: str) -> int:
-    """The line of a definition at the top of a file; 0 where there is none."""
+    """Return the line of a top-level class or function; 0 if the file does not define it."""
     with suppress(OSError, SyntaxError, ValueError, RecursionError):
         with Path(file).open("rb") as stream:
             body = ast.parse(stream.read(LARGEST)).body

@@ -1,8 +1,8 @@
-"""The contract of an attention as tests that other projects run on their own attention.
+"""The checks of the contract as tests that other projects run on their own attention.
 
-``assert_attention`` is one assertion; ``conformance`` makes one pytest test of every check, as
-scikit-learn's ``parametrize_with_checks`` does for estimators. Both run the target in the process
-of the tests; ``headwise verify`` runs it in a process of its own.
+``assert_attention`` is one assertion; ``conformance`` makes one pytest test from every check, as
+scikit-learn's ``parametrize_with_checks`` does for estimators. Both run the target in the test
+process; ``headwise verify`` runs the target in a separate process.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,20 +31,20 @@ WIDTH = 100
 def assert_attention(
     target: object, *, embed_dim: int = 15, heads: int = 3, seed: int = 0, lang: Lang = "en"
 ) -> None:
-    """Assert that something is multi-head attention.
+    """Assert that a target is multi-head attention.
 
     Args:
-        target: what `headwise.verify.verify` takes: a class of modules, a module, a function of q,
-            k and v (B, H, L, D), or an adapter.
-        embed_dim: E to try it with.
-        heads: H to try it with; divides E.
-        seed: of the inputs and weights.
+        target: as in `headwise.verify.verify`: a module class, a module, a function of q, k and v
+            (B, H, L, D), or an adapter.
+        embed_dim: E, the embedding size for the tests.
+        heads: H, the number of heads for the tests; must divide E.
+        seed: the seed of the inputs and weights.
         lang: the language of the report.
 
     Raises:
-        AssertionError: if it is not accepted; the message is the whole report.
+        AssertionError: if the target is not accepted; the message is the whole report.
         BadFile: if the target is not recognised; the message shows the adapter to write.
-        BadValue: if embed_dim is no multiple of heads.
+        BadValue: if embed_dim is not a multiple of heads.
 
     Example:
         >>> import torch
@@ -58,9 +58,9 @@ def assert_attention(
 
 @dataclass(frozen=True, eq=False)
 class Test:
-    """One check of one target; call it to run it."""
+    """One check of one target; call the instance to run the check."""
 
-    __test__ = False  # pytest collects classes of this name
+    __test__ = False  # otherwise pytest would collect a class with this name
 
     check: Check
     name: str
@@ -70,18 +70,18 @@ class Test:
         """Run the check.
 
         Raises:
-            AssertionError: if it fails; the message has the figures.
+            AssertionError: if the check fails; the message gives the error.
             pytest.skip.Exception: if the target does not support what the check needs.
         """
         finding = examine(self.check, self.subject(), DTYPE)
         if not finding.trials:
-            _pytest().skip(f"{self.check.name}: the target does not offer what it asks for")
+            _pytest().skip(f"{self.check.name}: the target does not support what the check needs")
         if not finding.passed:
             raise AssertionError(
                 f"{self.name}: {self.check.name}: {self.check.question.en}: fails at "
-                f"{finding.failed}; error / bound {finding.times:.3g}, "
-                f"{finding.roundings:.3g} roundings; for the mistake behind it: "
-                "headwise verify, or assert_attention"
+                f"{finding.failed}; error / tolerance {finding.times:.3g}, error "
+                f"{finding.roundings:.3g} rounding units; for a diagnosis, run headwise verify or "
+                "call assert_attention"
             )
 
 
@@ -97,19 +97,19 @@ def conformance(
     seed: int = 0,
     expected_failures: Mapping[str, str] | None = None,
 ) -> "pytest.MarkDecorator":
-    """A decorator that makes of one test function a test for every check of every target.
+    """Return a decorator that runs a test function for every check of every target.
 
     Args:
-        targets: what `headwise.verify.verify` takes, one or more.
-        embed_dim: E to try them with.
-        heads: H to try them with; divides E.
-        seed: of the inputs and weights.
-        expected_failures: for the name of a check, why it fails; its test is a strict xfail.
+        targets: one or more targets, as in `headwise.verify.verify`.
+        embed_dim: E, the embedding size for the tests.
+        heads: H, the number of heads for the tests; must divide E.
+        seed: the seed of the inputs and weights.
+        expected_failures: maps the name of a check to the reason why it fails; the test of that
+            check is a strict xfail.
 
     Raises:
         MissingExtra: if pytest is not installed.
         BadValue: if expected_failures names an unknown check.
-
 
     Example:
         ```python

@@ -1,4 +1,4 @@
-"""The report of a verification as JSON with its schema, and as JUnit XML."""
+"""Validate the JSON report of a verification, and write reports as JUnit XML."""
 
 import json
 import re
@@ -30,13 +30,13 @@ TYPES: dict[str, tuple[type, ...]] = {
     "number": (int, float),
     "null": (type(None),),
 }
-"""The Python types of each JSON type; a bool is an int only in Python."""
+"""The Python types of each JSON type. `_is_type` excludes bool, which is an int in Python."""
 
-QUIET = ("$schema", "$defs", "title", "description")  # keywords without a rule
+QUIET = ("$schema", "$defs", "title", "description")  # keywords that state no rule
 
 
 def schema() -> dict[str, Any]:
-    """The schema of a report.
+    """Return the JSON schema of a report.
 
     Example:
         >>> schema()["title"]
@@ -47,7 +47,7 @@ def schema() -> dict[str, Any]:
 
 
 def faults(value: object, whole: Schema | None = None) -> list[str]:
-    """The violations of a schema, by default that of a report; empty where the data is valid.
+    """List the violations of a schema, by default the report schema; empty if there are none.
 
     Example:
         >>> faults({"schema": 3})[0]
@@ -112,7 +112,7 @@ def _items(value: object, rule: Any, at: str, below: Below, _rules: Schema) -> I
 def _one_of(value: object, rule: Any, at: str, below: Below, _rules: Schema) -> Iterator[str]:
     result = [list(below(value, rules, at)) for rules in rule]
     if sum(not item for item in result) != 1:
-        yield min(result, key=len)[0] if all(result) else f"{at}: fits more than one shape"
+        yield min(result, key=len)[0] if all(result) else f"{at}: matches more than one schema"
 
 
 _OF_PARTS: dict[str, Callable[..., Iterator[str]]] = {
@@ -122,7 +122,7 @@ _OF_PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "items": _items,
     "oneOf": _one_of,
 }
-"""The faults of a value's parts, by keyword."""
+"""For each keyword about the parts of a value, the function that yields their violations."""
 
 
 def _same(value: object, other: object) -> bool:
@@ -141,27 +141,27 @@ _OF_VALUE: dict[str, tuple[Callable[[Any, Any], bool], Callable[[Any], str]]] = 
     ),
     "minItems": (
         lambda value, rule: not isinstance(value, list) or len(value) >= rule,
-        lambda rule: f"expected {rule} items at least",
+        lambda rule: f"expected at least {rule} items",
     ),
 }
-"""Whether a value keeps a rule, and what the rule expects, by keyword."""
+"""For each keyword about a whole value: whether the value satisfies it, and what it expects."""
 
 
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML forbids, even escaped."""
+"""The characters that XML forbids even when escaped."""
 
 
 def junit(reports: Sequence[Data], lang: Lang = "en") -> str:
-    """A whole XML document, with a suite for each target.
+    """Return a JUnit XML document with one test suite per target.
 
-    The times are the CPU seconds of the checks, 0 where they were not measured.
+    The times are the CPU seconds of the checks, or 0 if they were not measured.
 
     Args:
-        reports: as `headwise.verify.report.data` or `unusable` makes them.
-        lang: the language of the sentences.
+        reports: the reports that `headwise.verify.report.data` or `unusable` returned.
+        lang: the language of the messages.
 
-    Source: the shape that Jenkins, GitLab and pytest share: testsuites/testsuite/testcase with
-    failure, error or skipped inside.
+    Source: the format that Jenkins, GitLab and pytest share: testsuites/testsuite/testcase with
+    a failure, error or skipped element inside.
     """
     suites = [_cases(report, lang) for report in reports]
     figures = _figures([case for cases in suites for case in cases], reports)
@@ -183,7 +183,7 @@ def _figures(cases: list[str], reports: Sequence[Data]) -> str:
 
 
 def _of_file(report: Data) -> str:
-    """The attribute with the file of the target; empty for ``package.Name``."""
+    """Return the XML attribute with the target's file; empty for ``package.Name``."""
     file, _ = place(report)
     return f" file={_quoted(file)}" if file else ""
 
@@ -203,7 +203,7 @@ def _cases(report: Data, lang: Lang) -> list[str]:
         case(check["check"], _outcome(check, report, lang), check.get("seconds", 0.0))
         for check in report["checks"]
     ]
-    unknown = _inside("failure", Text("how it takes a mask was not understood").to(lang))
+    unknown = _inside("failure", Text("this mask argument was not understood").to(lang))
     cases += [case(f"mask argument {argument}", unknown) for argument in report["not_understood"]]
     if report["not_compared"] is not None:
         message = text_of(report["not_compared"]).to(lang)

@@ -1,4 +1,4 @@
-"""Documents in notebooks: HTML that Jupyter shows for the value of a cell."""
+"""Convert a document to the HTML that Jupyter shows for the value of a cell."""
 
 from headwise.document import Document
 from headwise.errors import MissingExtra
@@ -6,9 +6,9 @@ from headwise.lang import Lang
 
 
 def in_notebook(document: Document, lang: Lang = "en") -> str | None:
-    """The document as a section of HTML in one language, without style or script of its own.
+    """Return a document as an HTML section in one language, without styles or scripts.
 
-    None without the packages of the extra ``html``; the notebook then shows the text.
+    Return None if the extra ``html`` is not installed; the notebook then shows plain text.
     """
     from headwise.document import html
 

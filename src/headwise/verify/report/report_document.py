@@ -1,4 +1,4 @@
-"""Reports as documents: of one target, and of the self-test."""
+"""Convert the report on one target, or the result of the self-test, to a document."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 STEP_NAMES = {
     "project": Text("the projections of q, k and v"),
     "split": Text("the split into heads"),
-    "group": Text("sharing keys and values among query heads"),
+    "group": Text("the sharing of key/value heads"),
     "score": Text("the product of queries and keys"),
     "scale": Text("the scores divided by sqrt(D)"),
     "mask": Text("the mask"),
     "softmax": Text("the softmax over the keys"),
-    "dropout": Text("dropout of weights in training"),
+    "dropout": Text("the dropout of the attention weights"),
     "mix": Text("the weighted sum of the values"),
     "merge": Text("the merge of the heads"),
     "output": Text("the output projection"),
 }
 
-_AMBIGUOUS = Text("Each of these gives exactly this output; no trial distinguishes them.")
-_TOGETHER = Text("These mistakes together give exactly this output; no single known one does:")
+_AMBIGUOUS = Text("Each of these mistakes gives exactly this output; no trial tells them apart.")
+_TOGETHER = Text("Together, these mistakes give exactly this output; no single known mistake does:")
 
 
 def document(report: Data) -> Document:
-    """The document of a report as `headwise.verify.report.data` makes it."""
+    """Convert a report, as returned by `headwise.verify.report.data`, to a document."""
     title = Text("verify {target}", target=report["target"])
     if report["status"] == "unusable":
         return Document(title, (Notice(good=False, text=verdict(report)),))
@@ -45,12 +45,12 @@ def document(report: Data) -> Document:
         blocks.append(Paragraph(_AMBIGUOUS))
     if report["not_compared"] is not None:
         why = text_of(report["not_compared"])
-        message = Text("Its numbers were not compared with the exact ones: {why}", why=why)
+        message = Text("The output was not compared with the oracle's: {why}", why=why)
         blocks += [Paragraph(message), Code(EXAMPLE)]
     elif not report["mistakes"] and _failed(report):
         message = Text(
-            "None of the {known} known mistakes, alone or in pairs, gives this output: not "
-            "recognised.",
+            "The mistake is not recognised: none of the {known} known mistakes, alone or in "
+            "pairs, gives this output.",
             known=report["known_mistakes"],
         )
         blocks.append(Paragraph(message))
@@ -64,7 +64,7 @@ def document(report: Data) -> Document:
 
 
 def verdict(report: Data) -> Text:
-    """The verdict in one sentence."""
+    """State the verdict in one sentence."""
     if report["status"] == "unusable":
         error = text_of(report["error"])
         return Text("not verified: {error}", error=error)
@@ -88,7 +88,7 @@ def verdict(report: Data) -> Text:
         return Text("accepted WITHOUT its mask: {unknown} was not understood", unknown=unknown)
     if not failed:
         return Text("not verified: no check applies to it")
-    where = Text("at no single step")
+    where = Text("no single step explains the difference")
     if report["step"] is not None:
         step = report["step"]
         name = STEP_NAMES[step]
@@ -102,7 +102,7 @@ def verdict(report: Data) -> Text:
 
 
 def forbidden_uses(report: Data) -> list[Text]:
-    """A sentence for every use of what is forbidden."""
+    """Return one sentence for every use of a forbidden name."""
     return [_forbidden_use(use) for use in report.get("forbidden", ())]
 
 
@@ -115,7 +115,7 @@ def _forbidden_use(use: Data) -> Text:
             "uses {name}, which is forbidden, at {place}: {line}", name=name, place=place, line=line
         )
     return Text(
-        "names {name}, which is forbidden, at {place}, but did not run it: {line}",
+        "mentions {name}, which is forbidden, at {place}, but did not run it: {line}",
         name=name,
         place=place,
         line=line,
@@ -123,14 +123,14 @@ def _forbidden_use(use: Data) -> Text:
 
 
 def result_of(finding: Data) -> Text:
-    """One-line result of a check."""
+    """Return the result of a check in one line."""
     if finding["failed"]:
         return Text("fails: {failed}", failed=finding["failed"])
     return Text("passes") if finding["trials"] else Text("not tried")
 
 
 def failure_text(finding: Data, report: Data) -> Text:
-    """Why a check fails: what must hold, the mistakes, and the smallest input."""
+    """Explain a failed check: its question, its result, the mistakes and the smallest input."""
     parts = [text_of(finding["question"]), result_of(finding)]
     for group in report["mistakes"]:
         parts += [mistake_text(mistake) for mistake in group]
@@ -139,7 +139,7 @@ def failure_text(finding: Data, report: Data) -> Text:
 
 
 def mistake_text(mistake: Data) -> Text:
-    """A mistake in words, and the right code."""
+    """Describe a mistake, followed by the correct code."""
     return Text(
         "{name}: {description}\n{right}",
         name=mistake["name"],
@@ -149,7 +149,7 @@ def mistake_text(mistake: Data) -> Text:
 
 
 def figure(finding: Data, name: str) -> str:
-    """A figure of a check in few digits, or a dash where there is none."""
+    """Format one number of a check's result; a dash if the check had no trial."""
     value = finding[name]
     if not finding["trials"]:
         return "-"
@@ -159,7 +159,7 @@ def figure(finding: Data, name: str) -> str:
 
 
 def text_of(both: Mapping[str, Any]) -> Text:
-    """A text from its data."""
+    """Convert a text from data, with the keys ``en`` and ``zh``, back to a `Text`."""
     return Translated(str(both["en"]), str(both["zh"]))
 
 
@@ -168,7 +168,7 @@ def _failed(report: Data) -> list[Data]:
 
 
 def explained(mistake: Data) -> list[Block]:
-    """A mistake in words, its most likely line, and the wrong and the right code."""
+    """Describe a mistake, with its most likely line and the wrong and the correct code."""
     name, description, line = mistake["name"], text_of(mistake["says"]), mistake["line"]
     blocks: list[Block] = [
         Paragraph(Text("{name}: {description}", name=name, description=description))
@@ -181,14 +181,14 @@ def explained(mistake: Data) -> list[Block]:
 
 
 def _smallest(report: Data) -> list[Block]:
-    """The smallest failing inputs, each once, with the checks that it fails."""
+    """Show each smallest failing input once, below the names of the checks that fail on it."""
     failing: dict[str, list[str]] = {}
     for finding in report["checks"]:
         if finding["smallest"] is not None:
             failing.setdefault(finding["smallest"], []).append(finding["check"])
     if not failing:
         return []
-    blocks: list[Block] = [Heading(Text("The smallest input on which it still fails"))]
+    blocks: list[Block] = [Heading(Text("The smallest failing input"))]
     for code, checks in failing.items():
         blocks += [Paragraph(same(", ".join(checks))), Code(code)]
     return blocks
@@ -196,7 +196,7 @@ def _smallest(report: Data) -> list[Block]:
 
 def _checks(report: Data) -> Table:
     names = (Text("check"), Text("what must hold"), Text("result"), Text("trials"))
-    head = (*names, Text("error / bound"), Text("error in roundings"))
+    head = (*names, Text("error / tolerance"), Text("error in rounding units"))
     rows = []
     for finding in report["checks"]:
         words = (same(finding["check"]), text_of(finding["question"]), result_of(finding))
@@ -209,38 +209,38 @@ def _how(report: Data) -> Text:
     size = f"E = {report['embed_dim']}, H = {report['heads']}"
     if report["not_compared"] is not None:
         return Text(
-            "{runs_code} It ran with its own weights, at {size}, in float32, and was compared "
-            "with its own float64 outputs for related inputs. An error of 1 is the bound: twice "
-            "that of its own float32 run, plus one part in a million.",
+            "{runs_code} The target ran with its own weights, at {size}, in float32, and was "
+            "compared with its own float64 outputs for related inputs. The tolerance is twice the "
+            "error of its float32 run plus one millionth of the largest exact value.",
             runs_code=RUNS_CODE,
             size=size,
         )
     return Text(
-        "{runs_code} The target, the float64 oracle and torch.nn.MultiheadAttention had the same "
-        "seeded weights, at {size}, in float32. An error of 1 is the bound: twice that of plain "
-        "float32 arithmetic, plus one part in a million. One rounding is the spacing of float32 "
-        "numbers at the largest exact value.",
+        "{runs_code} The target and torch.nn.MultiheadAttention ran in float32, the oracle in "
+        "float64, all with the same seeded weights, at {size}. The tolerance is twice the error of "
+        "plain float32 arithmetic plus one millionth of the largest exact value. One rounding unit "
+        "is the spacing of float32 numbers at the largest exact value.",
         runs_code=RUNS_CODE,
         size=size,
     )
 
 
 def self_test_document(tested: "SelfTest") -> Document:
-    """A line for every mutant."""
+    """Convert the self-test to a document, with one table row per mutant."""
     rows = []
     for mistake, finding in tested.findings:
         result = finding_data(finding)
         names = (same(mistake.name), same(mistake.step), same(finding.check.name))
         rows.append((*names, result_of(result), same(figure(result, "times"))))
     columns = (Text("mutant"), Text("step"), Text("check that must reject it"))
-    head = (*columns, Text("result"), Text("error / bound"))
+    head = (*columns, Text("result"), Text("error / tolerance"))
 
     blocks = (Notice(tested.passed, _verdict(tested)), Paragraph(_idle(tested)), Table(head, rows))
     return Document(Text("verify --self-test"), blocks)
 
 
 def self_test_data(tested: "SelfTest") -> Data:
-    """The same as plain data, for JSON."""
+    """Convert the self-test to plain data for JSON."""
     return {
         "schema": SCHEMA,
         "passed": tested.passed,
@@ -257,7 +257,7 @@ def self_test_data(tested: "SelfTest") -> Data:
 def _verdict(tested: "SelfTest") -> Text:
     total, left = len(tested.findings), len(tested.survivors)
     if tested.passed:
-        return Text("{total} mutants, each rejected by the check that names it", total=total)
+        return Text("{total} mutants, each rejected by the check written for it", total=total)
     names = ", ".join(mistake.name for mistake in tested.survivors) or "-"
     return Text("{left} of {total} mutants survive: {names}", left=left, total=total, names=names)
 

@@ -1,9 +1,9 @@
-"""Verify many targets: files, folders and patterns, in parallel, each in a process of its own.
+"""Verify many targets in parallel, each in a separate process.
 
-sources            the files that arguments name
-attention_search   which classes and functions of a file are attention
-journal            results that survive a run that is killed
-results            the table of all of them, as CSV and as a document
+sources            finds the files that arguments, folders and patterns name
+attention_search   finds the classes and functions of a file that are attention
+journal            saves results, so that a killed run can be resumed
+results            writes the table of all results, as CSV and as a document
 """
 
 import os
@@ -28,10 +28,10 @@ from headwise.verify.target import NotRecognised, without_example
 __all__ = ["Results", "verify_all"]
 
 SEARCH_SECONDS = 60.0
-"""The most CPU time that the search of one file may take."""
+"""The largest number of CPU seconds for the search of one file."""
 
 MOST_HANGING = 4
-"""How many names of a file may end the search before it is given up."""
+"""The number of names that may end the search of a file before the search is abandoned."""
 
 Progress = Callable[[int, int], None]
 
@@ -45,23 +45,23 @@ def verify_all(
     journal: str | os.PathLike[str] | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> Results:
-    """Verify every attention of some files, each in a process of its own.
+    """Verify every attention in some files, each in a separate process.
 
-    What hangs, crashes or does not load gets a row of its own and ends none of the others.
+    A target that hangs, crashes or does not load gets its own row and does not stop the run.
 
     Args:
-        targets: ``file.py:Name`` and ``package.Name``, files whose attentions are searched,
-            folders, and patterns.
-        request: the sizes, the seed and what is forbidden; its target is not read.
-        limits: what each target may use.
-        jobs: how many run at the same time; default: one for each CPU.
-        journal: a file to which each result is added at once, and from which those of an earlier
-            run are taken, if files, options and versions are the same.
-        progress: called with the number of files that are done, and of all.
+        targets: ``file.py:Name``, ``package.Name``, files to search for attention, folders and
+            patterns.
+        request: the sizes, the seed and the forbidden names; its target is not used.
+        limits: the limits of each target; default: `Limits()`.
+        jobs: the number of targets that run at the same time; default: one per CPU.
+        journal: a file to which every result is appended at once. Results of an earlier run are
+            taken from it if the files, options and versions are unchanged.
+        progress: called with the number of finished files and the number of all files.
 
     Raises:
-        BadFile: if there is no such file, or the journal cannot be written.
-        BadValue: if `jobs` is below 1, or a forbidden name cannot be imported.
+        BadFile: if a file does not exist, or the journal cannot be written.
+        BadValue: if `jobs` is less than 1, or a forbidden name cannot be imported.
 
     Example:
         >>> results = verify_all(["torch.nn.MultiheadAttention"])
@@ -94,19 +94,19 @@ def verify_all(
 
 
 def available_cpus() -> int:
-    """The number of CPUs that this process may use."""
+    """Return the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 _Item = tuple[Data | None, list[Data]]
-"""What the search of a file found, or None for a target, and the reports."""
+"""The result of the search of a file, or None for a target, and the reports."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """What every worker needs."""
+    """One run of `verify_all`; the threads share it."""
 
     request: Request
     limits: Limits
@@ -114,7 +114,7 @@ class _Run:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def item(self, item: str) -> _Item:
-        """The reports on a target, or on every attention of a file."""
+        """Report on a target, or on every attention in a file."""
         if not is_file(item):
             return None, [self.report(item)]
         found = self.journal.get("attentions", item, lambda: self.searched(item))
@@ -128,7 +128,7 @@ class _Run:
         return found, reports
 
     def report(self, target: str) -> Data:
-        """The report on one target, of whatever kind."""
+        """Report on one target, also if it has no verdict."""
 
         def make() -> Data:
             request = replace(self.request, target=target)
@@ -142,10 +142,10 @@ class _Run:
         return self.journal.get("report", target, make)
 
     def searched(self, file: str) -> Data:
-        """The attentions of a file, as `attentions` returns them.
+        """Search a file for attention; return the result of `attentions`.
 
-        `ended` has the reports on those that ended the search, `failed` the report on the file
-        where it ended it itself.
+        `ended` adds the reports on the names that ended the search. If the file itself ended the
+        search, `failed` holds the report on the file.
         """
         limits = replace(self.limits, seconds=min(self.limits.seconds, SEARCH_SECONDS))
         ended: dict[str, Data] = {}
@@ -181,7 +181,7 @@ def _nothing_found(file: str, found: Data) -> BadFile:
         for item in found["others"][:4]
     ]
     return BadFile(
-        "target: {file} has no attention that is recognised ({tried}); name it, as in {file}:Name",
+        "target: no attention was recognised in {file} ({tried}); give its name: {file}:Name",
         file=clean(file),
         tried=joined(same("; "), tried) if tried else Text("no class or function is defined in it"),
     )

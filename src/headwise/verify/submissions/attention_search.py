@@ -1,9 +1,10 @@
-"""Find the attentions of a file: which of its classes, modules and functions are attention.
+"""Find the classes, modules and functions of a file that are attention.
 
-Each is called. An attention returns an output of its input's shape in which a token depends on
-other tokens, by way of a number for every pair of tokens or of a fused attention. Of those that use
-one another only one remains: a layer gives way to the attention in it, and a head, or a function of
-q, k and v, to the attention that is made of it.
+Every candidate is called. A candidate is an attention if its output has the shape of its input, a
+token's output depends on other tokens, and it computes a number for every pair of tokens or calls a
+fused attention. If one attention uses another, only one of them is kept: the attention inside a
+layer instead of the layer, and the attention made of heads, or of a function of q, k and v, instead
+of the head or function.
 """
 
 import inspect
@@ -37,14 +38,14 @@ from headwise.verify.target.runners import runner
 SUGGESTS_ATTENTION = re.compile(
     r"(?i)att(entio)?n|mh[as]a?\b|mha|mqa|gqa|softmax|scaled_dot_product"
 )
-"""Words in the source of what cannot be called; only these make it a refused attention."""
+"""Words that make a candidate that cannot be called a refused attention."""
 
 Found = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
-    """A class, module or function of the file."""
+    """A class, module or function of the searched file."""
 
     name: str
     value: Any
@@ -54,27 +55,27 @@ class _Candidate:
         return isinstance(self.value, type)
 
     def ran_in(self, trial: "_Trial") -> bool:
-        """Whether it ran, or a module of its class did."""
+        """Whether the candidate, or a module of this class, ran in a trial."""
         code = self.value.__code__ if isinstance(self.value, FunctionType) else self.value
         return code in trial.ran
 
     @property
     def source(self) -> str:
-        """Its source; empty for a module, and where it cannot be read."""
+        """The source of the candidate; empty for a module or if it cannot be read."""
         with suppress(OSError, TypeError):
             return inspect.getsource(self.value)
         return ""
 
     @property
     def names_used(self) -> set[str]:
-        """The names that its code reads."""
+        """The names that the candidate's code reads."""
         members = vars(self.value).values() if self.is_class else (self.value,)
         return names_in([f.__code__ for f in members if isinstance(f, FunctionType)])
 
 
 @dataclass(eq=False)
 class _Trial:
-    """What a run of a candidate showed.
+    """What was observed in a run of a candidate.
 
     Attributes:
         ran: the code of every function, and the class of every module, that ran.
@@ -95,18 +96,19 @@ def attentions(
     skip: Sequence[str] = (),
     progress: Callable[[str], None] = no_log,
 ) -> Found:
-    """The attentions of a file. This runs its code, and calls its classes and functions.
+    """Find the attentions in a file. This runs its code and calls its classes and functions.
 
     Args:
-        file: a file of Python.
-        size: E and H to try them with.
-        seed: of inputs and weights.
+        file: a Python file.
+        size: E and H for the trials.
+        seed: the seed of the inputs and weights.
         skip: names that are not tried.
-        progress: called with each name before it is tried.
+        progress: called with each name before the name is tried.
 
     Returns:
-        `found`, the names of the attentions in their order in the file; `refused`, those that look
-        like one and could not be called, with `name` and `why`; `others`, likewise, what is none.
+        `found`: the names of the attentions, in the order of the file; `refused`: the `name` of
+        every likely attention that cannot be called, and `why`; `others`: the same for candidates
+        that are not attention.
 
     Raises:
         BadFile: if the file does not load.
@@ -147,7 +149,7 @@ def attentions(
 
 
 def _candidates(module: ModuleType) -> Iterator[_Candidate]:
-    """The public classes and functions that a module defines, then its modules."""
+    """Yield the public classes and functions of a Python module, then its torch modules."""
     own = [(name, value) for name, value in vars(module).items() if not name.startswith("_")]
     for name, value in own:
         defined = getattr(value, "__module__", None) == module.__name__
@@ -160,7 +162,7 @@ def _candidates(module: ModuleType) -> Iterator[_Candidate]:
 
 
 def _tried(candidate: _Candidate, size: tuple[int, int], seed: int) -> _Trial | Text:
-    """What its run shows, or why it is no attention; raises where it cannot be called."""
+    """Run a candidate: return the observations, or why it is not attention. It may raise."""
     target, name = candidate.value, candidate.name
     found: Conventions | None
     try:
@@ -198,13 +200,13 @@ def _with_another_token(x: Tensor) -> Tensor:
 
 
 def _pairwise(seen: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors with an entry for each pair of tokens."""
+    """Keep the tensors with one entry for every pair of tokens."""
     return [tensor for tensor in seen if list(tensor.shape).count(LENGTH) >= 2]
 
 
 @contextmanager
 def _observed(job: Job) -> Iterator[_Trial]:
-    """What runs inside the context."""
+    """Observe everything that runs inside the ``with`` block."""
     trial = _Trial()
 
     def profile(frame: FrameType, event: str, arg: Any) -> None:
@@ -231,7 +233,7 @@ def _observed(job: Job) -> Iterator[_Trial]:
 
 
 def _nested(trials: Mapping[_Candidate, _Trial]) -> dict[str, Text]:
-    """For every attention that gives way to another, by its name, why."""
+    """Map the name of every attention that another one replaces to the reason."""
     result = {}
     classes = {c.value: c.name for c in trials if c.is_class}
     for outer, trial in trials.items():
@@ -250,7 +252,7 @@ def _nested(trials: Mapping[_Candidate, _Trial]) -> dict[str, Text]:
 
 
 def _suggests(candidate: _Candidate) -> bool:
-    """Whether the name or the source of what cannot be called speaks of attention."""
+    """Whether the name or the source of a candidate that cannot be called suggests attention."""
     texts = [candidate.name, candidate.source if candidate.is_class else ""]
     return any(SUGGESTS_ATTENTION.search(text) for text in texts)
 
@@ -258,7 +260,7 @@ def _suggests(candidate: _Candidate) -> bool:
 def _belongs(
     candidate: _Candidate, others: Sequence[_Candidate], trials: Mapping[_Candidate, _Trial]
 ) -> bool:
-    """Whether what cannot be called ran inside one of the others, or uses one."""
+    """Whether a candidate that cannot be called ran inside another candidate, or uses one."""
     if any(candidate.ran_in(trials[other]) for other in others if other in trials):
         return True
     if type(candidate.value) in {other.value for other in others}:

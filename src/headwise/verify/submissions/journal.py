@@ -1,7 +1,7 @@
-"""The journal of a run over many targets: every result, a line each, written when it is there.
+"""The journal of a run over many targets: one line per result, written as soon as it exists.
 
-A run that was killed is resumed from it: a result is taken from the journal if the target's files,
-the options and the versions are those it was made with.
+A killed run is resumed from its journal. A result in the journal is used only if the target's
+files, the options and the versions have not changed since it was written.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ from headwise.verify.report import Data
 from headwise.verify.report.formats import faults
 from headwise.verify.submissions.sources import digest
 
-LARGEST = 1 << 30  # the number of bytes of a journal that is read
+LARGEST = 1 << 30  # the size limit of a journal in bytes
 
 
 class Journal:
-    """Results by their keys; kept in a file, or in memory only where the file is None.
+    """Results by key, saved in a file, or only in memory if the file is None.
 
     Args:
-        file: where it is; made if it does not exist.
+        file: the path of the journal; created if it does not exist.
         request: the options of the run.
         limits: the limits of the run.
 
@@ -47,9 +47,9 @@ class Journal:
         self._results = {} if file is None else dict(_read(file))
 
     def get(self, kind: str, target: str, make: Callable[[], Data]) -> Data:
-        """The result of a kind, "report" or "attentions", from the journal or made now.
+        """Return a result of a kind, "report" or "attentions", from the journal or from `make`.
 
-        What `make` raises is raised, and not kept.
+        An exception of `make` is propagated and not saved.
         """
         key = f"{kind} {self._key(target)}"
         if key in self._results:
@@ -63,7 +63,7 @@ class Journal:
 
     @staticmethod
     def delete(file: Path) -> None:
-        """Delete a journal, when the results have been written."""
+        """Delete a journal after the results have been written."""
         with suppress(OSError):
             file.unlink()
 
@@ -80,7 +80,7 @@ def _torch() -> str:
 
 
 def _read(file: Path) -> list[tuple[str, Data]]:
-    """The entries of a journal; a line that was cut off or is damaged is left out."""
+    """Read the entries of a journal; truncated and damaged lines are skipped."""
     check_place(file)
     try:
         if not file.exists():
@@ -105,7 +105,7 @@ def _entries(line: bytes) -> list[tuple[str, Data]]:
 
 
 def _is_search(value: Any) -> bool:
-    """Whether it is what `attentions` returns."""
+    """Whether a value has the structure of a result of `attentions`."""
     text = {"en", "zh"}
     try:
         if "failed" in value:
@@ -119,7 +119,7 @@ def _is_search(value: Any) -> bool:
 
 
 def _append(file: Path, entry: dict[str, Data]) -> None:
-    """Write one line, preceded by the end of one that may have been cut off."""
+    """Append one line; start with a line break, since the last line may be truncated."""
     content = f"\n{json.dumps(entry, ensure_ascii=True, allow_nan=False)}\n"
     try:
         with file.open("ab") as stream:

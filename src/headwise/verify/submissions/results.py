@@ -1,4 +1,4 @@
-"""The results for many targets: a row for each, as data, as CSV, and as a document."""
+"""The results for many targets, one row per target: as data, as CSV and as a document."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from headwise.verify.report.report_document import explained, forbidden_uses, te
 OUTCOMES = {
     "accepted": Text("accepted"),
     "differs": Text("differs"),
-    "forbidden": Text("uses what is forbidden"),
+    "forbidden": Text("uses a forbidden name"),
     "unproven": Text("not proven"),
     "unusable": Text("no verdict"),
 }
@@ -23,7 +23,7 @@ COLUMNS = (
     *("target", "file", "name", "status", "accepted", "step", "mistakes", "line"),
     *("failed_checks", "forbidden", "verdict"),
 )
-"""The columns of the table; for `mistakes` see the function."""
+"""The columns of the table. The function `mistakes` defines the format of that column."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Results:
     """The results of `verify_all`.
 
     Attributes:
-        reports: for each target its report, as `headwise.verify.report.data` makes it; for a file
-            without an attention, or that does not load, one of status "unusable".
-        searches: for each file that was searched, by its name, the attentions that were `found`,
-            those `refused` and the `others`.
+        reports: one report per target, as in `headwise.verify.report.data`. A file that has no
+            attention or does not load has one report with the status "unusable".
+        searches: for each searched file, by file name, the result of `attentions` with `found`,
+            `refused` and `others`.
     """
 
     reports: tuple[Data, ...]
@@ -47,22 +47,22 @@ class Results:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of targets by their outcome."""
+        """The number of targets for each outcome."""
         outcomes = [outcome(report) for report in self.reports]
         return {name: outcomes.count(name) for name in OUTCOMES}
 
     def rows(self, lang: Lang = "en") -> list[dict[str, str | int]]:
-        """A row for each target, with the entries of `COLUMNS`."""
+        """Return one row per target, with the entries of `COLUMNS`."""
         return [_row(report, lang) for report in self.reports]
 
     def csv(self, lang: Lang = "en") -> str:
-        """The rows as comma-separated values. It has no times, so that equal runs are equal."""
+        """Return the rows as CSV, without times, so that equal runs give equal files."""
         rows = self.rows(lang)
         columns: dict[str, Column] = {name: [row[name] for row in rows] for name in COLUMNS}
         return as_csv(columns)
 
     def data(self) -> dict[str, Any]:
-        """The results as data for JSON."""
+        """Return the results as data for JSON."""
         return {
             "schema": "headwise.verify_all/1",
             "headwise": __version__,
@@ -72,11 +72,11 @@ class Results:
         }
 
     def document(self) -> Document:
-        """The table, then for each target that is not accepted what is wrong with it."""
+        """Show the table, then the mistake of each target that is not accepted."""
         shown = {**self.counts, "total": len(self.reports)}
         summary = Text(
-            "{total} targets: {accepted} accepted, {differs} differ, {forbidden} use what is "
-            "forbidden, {unproven} not proven, {unusable} without a verdict",
+            "{total} targets: {accepted} accepted, {differs} differ, {forbidden} use a "
+            "forbidden name, {unproven} not proven, {unusable} without a verdict",
             **shown,
         )
         blocks: list[Block] = [Notice(self.accepted, summary), _table(self.reports)]
@@ -112,19 +112,19 @@ def _row(report: Data, lang: Lang) -> dict[str, str | int]:
 
 
 def _in_brief(report: Data) -> Text:
-    """The verdict, the same in every run: a hang is stopped on another line each time."""
+    """Return the verdict without the line on which a target was stopped, as that line varies."""
     if "brief" in report:
         return Text("not verified: {error}", error=text_of(report["brief"]))
     return verdict(report)
 
 
 def outcome(report: Data) -> str:
-    """The status of a report, or "forbidden" where it uses what is forbidden; see `OUTCOMES`."""
+    """Return the status of a report, or "forbidden" if the target uses a forbidden name."""
     return "forbidden" if report.get("forbidden") else str(report["status"])
 
 
 def mistakes(report: Data) -> str:
-    """The names of the mistakes: "a + b" for two together, "a | b" for one or the other."""
+    """Join the names of the mistakes: "a + b" for two together, "a | b" for alternatives."""
     groups = (" + ".join(m["name"] for m in group) for group in report.get("mistakes", ()))
     return " | ".join(groups)
 

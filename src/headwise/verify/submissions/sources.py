@@ -1,4 +1,4 @@
-"""The files that arguments such as folders and patterns name, and what a file depends on."""
+"""Find the files that folders and patterns name, and the files that a file imports."""
 
 import ast
 import glob
@@ -12,21 +12,21 @@ from headwise.errors import BadFile
 from headwise.verify.report import SOURCE_FILES, file_and_name
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
-"""Folders without submissions; nor are those whose name starts with a full stop."""
+"""Folders that are not searched, like those whose name starts with a dot."""
 
 MOST_FILES = 10_000
-LARGEST = 8 << 20  # the number of bytes of a file that count for its hash
+LARGEST = 8 << 20  # only this many bytes of a file are hashed
 
 
 def expanded(arguments: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Targets, ``file.py:Name`` or ``package.Name``, and files to search, each once.
+    """Expand arguments to targets, ``file.py:Name`` or ``package.Name``, and files to search.
 
     Args:
-        arguments: targets, files, folders, which are searched with those inside them, and
-            patterns such as ``week3/*/attention.py``.
+        arguments: targets, files, folders, which are searched with their subfolders, and patterns
+            such as ``week3/*/attention.py``. Duplicates are removed.
 
     Raises:
-        BadFile: if there is no such file, a folder or pattern has none, or there are too many.
+        BadFile: if a file does not exist, a folder or pattern has no file, or there are too many.
 
     Example:
         >>> expanded(["torch.nn.MultiheadAttention", "mine.py:Attention"])
@@ -68,7 +68,7 @@ def _expanded(argument: str) -> Iterator[str]:
 
 
 def is_file(target: str) -> bool:
-    """Whether a target is a file to search, or a pattern, and names no attention in it."""
+    """Whether a target is a file to search or a pattern, without the name of an attention."""
     return target.endswith(SOURCE_FILES) or (glob.has_magic(target) and ":" not in target)
 
 
@@ -81,9 +81,9 @@ def _in_folder(folder: Path) -> Iterator[str]:
 
 
 def digest(target: str) -> str:
-    """The hash of the file of a target and of the local files that it imports.
+    """Hash the file of a target and the local files that it imports.
 
-    Empty for ``package.Name``, whose version is not known.
+    The hash is empty for ``package.Name``.
     """
     file, _ = file_and_name(target)
     seen: dict[Path, bytes] = {}
@@ -109,7 +109,7 @@ def _content(path: Path) -> bytes:
 
 
 def _imported(path: Path, content: bytes) -> Iterator[Path]:
-    """The files beside or below a file that it imports, by name or relatively."""
+    """Yield the files in the folder of a file, or below it, that the file imports."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError):
