@@ -353,7 +353,7 @@ def test_a_position_inside_attention_agrees_with_the_oracle(name, weights, keys)
 def test_a_position_of_keys_and_keys_without_a_position_are_refused(name, extra):
     position = RELATIVE[name]()
     if position.stages:
-        with pytest.raises(BadValue, match=r"position: .* keys that add_bias_kv and add_zero_attn"):
+        with pytest.raises(BadValue, match=r"position: .* keys appended by add_bias_kv and"):
             make("plain", position=position, **{extra: True})
     else:
         make("plain", position=position, **{extra: True})
@@ -538,7 +538,7 @@ def test_torchs_decoder_layer_calls_it(path):
 
 def test_there_is_no_packed_parameter_to_change_by_mistake():
     module = make("plain")
-    with pytest.raises(BadType, match=r"keeps the projections apart .* use q_proj, k_proj"):
+    with pytest.raises(BadType, match=r"has separate projections .* use q_proj, k_proj"):
         torch.sum(module.in_proj_weight)
     with pytest.raises(AttributeError, match="use q_proj, k_proj and v_proj"):
         nn.init.xavier_uniform_(module.in_proj_weight)

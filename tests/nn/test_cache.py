@@ -185,7 +185,7 @@ def test_reset_forgets() -> None:
 
 def test_a_static_cache_says_when_it_is_full() -> None:
     cache, token = StaticCache(2), torch.zeros(1, 1, 3, 2)
-    with pytest.raises(BadValue, match="StaticCache: holds max_length=2 tokens, got 3"):
+    with pytest.raises(BadValue, match="StaticCache: expected at most max_length=2 tokens, got 3"):
         cache.extend(token, token)
 
 
@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_named() -> None:
         cache.extend(token[:1], token[:1])
     with pytest.raises(BadValue, match=r"v: the cache holds torch\.float32"):
         cache.extend(token, token.double())
-    with pytest.raises(BadType, match="index: expected integers"):
+    with pytest.raises(BadType, match="index: expected an integer tensor"):
         cache.reorder(torch.zeros(2))
     with pytest.raises(BadValue, match="index: the cache holds 2 samples"):
         cache.reorder(torch.tensor([2]))

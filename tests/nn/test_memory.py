@@ -252,7 +252,7 @@ def test_an_input_without_states_is_refused() -> None:
 def test_an_index_that_is_none_is_refused(index: object) -> None:
     memory = hw.SegmentMemory(3)
     memory(torch.zeros(5, B, E))
-    with pytest.raises(BadType, match=r"index: expected integers \(B,\)"):
+    with pytest.raises(BadType, match=r"index: expected an integer tensor \(B,\)"):
         memory.reorder(index)  # type: ignore[arg-type]
 
 
