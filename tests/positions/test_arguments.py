@@ -172,7 +172,7 @@ def test_query_key_and_value_of_several_sizes_share_no_position(position, sizes)
 
 def test_the_size_of_a_head_is_the_one_asked_for():
     hw.MultiheadAttention(EMBED, HEADS, head_dim=7, position=hw.Shaw(1, 7, value_dim=7))
-    with pytest.raises(BadValue, match="made for D=4, the module has D=7"):
+    with pytest.raises(BadValue, match="created for D=4, but the module has D=7"):
         hw.MultiheadAttention(EMBED, HEADS, head_dim=7, position=hw.Shaw(1, 4))
 
 
