@@ -585,8 +585,16 @@ def test_wrong_sizes_and_parts_are_refused(options, error, message):
     ("change", "error", "message"),
     [
         ({0: [1.0]}, BadType, "query: expected a tensor, got list"),
-        ({0: torch.zeros(B, L, 11)}, BadValue, r"query: .*embed_dim=12, got shape \(2, 5, 11\); create"),
-        ({1: torch.zeros(B, S, 11)}, BadValue, r"key: .*kdim=12, got shape \(2, 7, 11\); .*kdim=11"),
+        (
+            {0: torch.zeros(B, L, 11)},
+            BadValue,
+            r"query: .*embed_dim=12, got shape \(2, 5, 11\); create",
+        ),
+        (
+            {1: torch.zeros(B, S, 11)},
+            BadValue,
+            r"key: .*kdim=12, got shape \(2, 7, 11\); .*kdim=11",
+        ),
         ({2: torch.zeros(B, S, 13)}, BadValue, r"value: .*vdim=12, got .*vdim=13"),
         ({0: torch.zeros(1, B, L, E)}, BadValue, "query: expected two axes .* or three"),
         ({0: torch.zeros(E)}, BadValue, "query: expected two axes"),

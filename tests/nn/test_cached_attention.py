@@ -376,7 +376,9 @@ def test_what_does_not_fit_is_named(
 def test_another_batch_is_refused() -> None:
     layer, cache = make(), GrowingCache()
     layer(*drawn(layer), cache=cache)
-    with pytest.raises(BadValue, match=r"cache: it holds 2 samples, got a batch of 3; call cache.reset"):
+    with pytest.raises(
+        BadValue, match=r"cache: it holds 2 samples, got a batch of 3; call cache.reset"
+    ):
         layer(*drawn(layer, 3), cache=cache)
 
 

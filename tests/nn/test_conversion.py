@@ -248,7 +248,7 @@ def another_out_proj(attention: nn.MultiheadAttention) -> None:
 
 
 TREATED = {
-    "weight_norm on out_proj": (weight_norm, "Linear instead of a plain linear layer"),
+    "weight_norm on out_proj": (weight_norm, "instead of a plain linear layer"),
     "the old weight_norm": (old_weight_norm, "it has hooks"),
     "weight_norm on in_proj": (in_proj_norm, "is a subclass"),
     "another out_proj": (another_out_proj, "out_proj is a torch.nn"),

@@ -122,7 +122,7 @@ def _row(texts: list[str]) -> str:
 
 
 def _is_sign(before: str, earlier: str) -> bool:
-    """Whether a text ends in the sign of what follows, rather than in a sum or a difference."""
+    """Return whether a text ends with the sign of a number, rather than with an operator."""
     preceding = before[:-1].rstrip() or earlier
     return before[-1:] in ("-", "−", "+") and (not preceding or preceding[-1] in _OPERATORS)
 
@@ -141,7 +141,7 @@ def _word_accent(frame: _Frame) -> str:
 
 def _table(frame: _Frame) -> str:
     rows = [text for name, text in frame.parts if name in ("mtr", "mlabeledtr", "mr")]
-    if any(re.search(r"[=≈]", text) for text in rows):  # equations below one another
+    if any(re.search(r"[=≈]", text) for text in rows):  # a list of equations
         return r" \\ ".join(text.replace(" & ", " ") for text in rows)
     body = r" \\ ".join(rows)
     return rf"\begin{{matrix}} {body} \end{{matrix}}"
@@ -152,7 +152,7 @@ def _cells(frame: _Frame) -> str:
 
 
 def _fenced(frame: _Frame) -> str:
-    """Brackets around parts, of MathML or of Word."""
+    """Write a fenced expression of MathML or of Word: parts in brackets."""
     opening = frame.properties.get("begChr", frame.properties.get("open", "("))
     closing = frame.properties.get("endChr", frame.properties.get("close", ")"))
     between = frame.properties.get("sepChr", ",") + " "
@@ -175,7 +175,7 @@ def _words(frame: _Frame) -> str:
 
 
 def _indexed(*marks: str) -> Callable[[_Frame], str]:
-    """A base with an index below, above, or both."""
+    """Return a writer of a base with a subscript, a superscript, or both."""
 
     def write(frame: _Frame) -> str:
         index = (f"{mark}{{{frame.number(i)}}}" for i, mark in enumerate(marks, 1))
@@ -185,7 +185,7 @@ def _indexed(*marks: str) -> Callable[[_Frame], str]:
 
 
 def _semantics(frame: _Frame) -> str:
-    """The LaTeX that a page's author wrote, if it is there, else what the page shows."""
+    """Return the LaTeX annotation of the page's author, or else the displayed formula."""
     return frame.of("annotation") or frame.number(0)
 
 
