@@ -41,7 +41,7 @@ def test_an_array_by_its_name(tmp_path):
     path.write_text(json.dumps({"nbformat": 4, "cells": [cell]}), encoding="utf-16")
     assert read_matrix(str(path)).values.tolist() == [[1, 2]]
     assert read_matrix(f"{path}:W_Q").values.tolist() == [[5, 6]]
-    with pytest.raises(BadFile, match=r"a\.ipynb: .*the array V, found 2 arrays: W_Q, X; give its"):
+    with pytest.raises(BadFile, match=r"a\.ipynb: .*the array V, found 2 arrays: W_Q, X; add the"):
         read_matrix(f"{path}:V")
 
 

@@ -84,7 +84,7 @@ def test_one_layer_of_a_model_is_found_by_its_prefix(tmp_path):
         BadFile, match=r"one of 2 attention modules in the file \(layers.0.self_attn, layers.1"
     ):
         load_projections(str(path))
-    with pytest.raises(BadFile, match=r"got 'layers.7'; write w.safetensors:prefix"):
+    with pytest.raises(BadFile, match=r"got 'layers.7'; write w.safetensors:PREFIX"):
         load_projections(f"{path}:layers.7")
     alone = {n: t for n, t in state.items() if n.startswith("layers.0")}
     path.write_bytes(save(alone))

@@ -212,7 +212,7 @@ def test_the_summary_of_a_matrix_says_shape_and_range():
     assert paragraph.text.en.startswith("M: 13 × 2, from 0.0 to 25.0, mean 12.8, 1 entries are −∞")
     assert corner.values == values[:4, :2].tolist()
     blocked = torch.full((13, 1), -torch.inf)
-    assert "every entry −∞" in matrix_blocks(blocked, Formula("M", "M"), 1)[0].text.en
+    assert "all entries are −∞" in matrix_blocks(blocked, Formula("M", "M"), 1)[0].text.en
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_the_worked_row_is_marked(mask, row, worked):
     assert {of_name(document, name).marked for name in ("S_1", "A_2", "head_1", "Q_1")} == {worked}
     assert of_name(document, "K_1").marked is None
     titles = [b.text.en for b in document.blocks if isinstance(b, Heading) and b.level == 4]
-    assert titles[0].startswith(f"Head 1, row {worked} ")
+    assert titles[0].startswith(f"Derivation of head 1, row {worked} ")
 
 
 def test_matrices_that_belong_together_stand_side_by_side():
