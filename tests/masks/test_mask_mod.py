@@ -203,7 +203,7 @@ def test_an_answer_that_is_no_boolean_is_refused():
 def test_with_a_cache_it_takes_positions_and_is_refused_without():
     layer = hw.MultiheadAttention(8, 2, batch_first=True, mask=hw.from_mask_mod(local)).eval()
     x = torch.randn(1, 19, 8)
-    with pytest.raises(BadValue, match=r"counts the queries of a call from 0.*positions=True"):
+    with pytest.raises(BadValue, match=r"numbers the queries of every call from 0.*positions=True"):
         layer(x, x, x, cache=GrowingCache())
     layer.mask = hw.from_mask_mod(causal, positions=True) & hw.from_mask_mod(local, positions=True)
     with torch.no_grad():

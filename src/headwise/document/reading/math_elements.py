@@ -1,4 +1,4 @@
-r"""Formulas of HTML pages (MathML) and of Word documents (OMML) as LaTeX.
+r"""Convert formulas of HTML pages (MathML) and of Word documents (OMML) to LaTeX.
 
 Both are trees whose elements stand for fractions, indices, roots and matrices. `FormulaBuilder`
 takes their starts, texts and ends in order and never recurses, so that nesting costs no stack.
@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-MOST_NESTING = 40  # elements below this are read as if they stood in their parent
+MOST_NESTING = 40  # the maximum depth; deeper elements are read as part of their parent
 
 _ACCENTS = {"~": r"\tilde", "˜": r"\tilde", "\u0303": r"\tilde", "^": r"\hat", "ˆ": r"\hat"}
 _ACCENTS |= {"\u0302": r"\hat", "¯": r"\bar", "‾": r"\bar", "\u0304": r"\bar", "→": r"\vec"}
@@ -20,28 +20,28 @@ _INVISIBLE = str.maketrans("", "", "\u2061\u2062\u2063\u2064\u200b")
 
 @dataclass
 class _Frame:
-    """An element that is open: its name, the parts that ended in it, and its properties."""
+    """An open element: its name, its finished parts, and its properties."""
 
     name: str
     parts: list[tuple[str, str]] = field(default_factory=list)  # name and LaTeX
     properties: dict[str, str] = field(default_factory=dict)
 
     def of(self, name: str) -> str:
-        """The first part of a name."""
+        """Return the first part with a name."""
         return next((text for part, text in self.parts if part == name), "")
 
     def number(self, index: int) -> str:
-        """A part by its position; empty where there are fewer."""
+        """Return the part at an index, or "" if there are fewer parts."""
         return self.parts[index][1] if index < len(self.parts) else ""
 
     @property
     def row(self) -> str:
-        """The parts side by side."""
+        """The LaTeX of all parts in one row."""
         return _row([text for _, text in self.parts])
 
 
 class FormulaBuilder:
-    r"""Builds the LaTeX of one formula.
+    r"""A builder of the LaTeX of one formula.
 
     Example:
         >>> formula = FormulaBuilder()
@@ -61,7 +61,7 @@ class FormulaBuilder:
         self.too_deep = 0
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
-        """An element begins; ``attributes`` have no namespace."""
+        """Handle the start of an element; names of ``attributes`` have no namespace."""
         if self.too_deep or len(self.open) > MOST_NESTING or name in _SETTINGS:
             if name in _SETTINGS:
                 self.open[-1].properties[name] = attributes.get("val", "")
@@ -70,13 +70,13 @@ class FormulaBuilder:
         self.open.append(_Frame(name, properties=dict(attributes)))
 
     def text(self, text: str) -> None:
-        """Text inside the innermost element."""
+        """Handle text in the innermost element."""
         shown = " ".join(text.translate(_INVISIBLE).split())
         if shown:
             self.open[-1].parts.append(("", shown))
 
     def end(self, name: str) -> None:
-        """An element ends."""
+        """Handle the end of an element."""
         if self.too_deep:
             self.too_deep -= 1
             return
@@ -88,14 +88,14 @@ class FormulaBuilder:
                     return
 
     def latex(self) -> str:
-        """The formula; elements that are still open end here."""
+        """Return the formula, after closing all open elements."""
         while len(self.open) > 1:
             self._close(self.open.pop())
         return self.open[0].row
 
     def _close(self, frame: _Frame) -> None:
         parent = self.open[-1]
-        if frame.name.endswith("Pr"):  # the properties of an element of Word
+        if frame.name.endswith("Pr"):  # the properties of a Word element
             parent.properties |= frame.properties
             return
         write = _WRITERS.get(frame.name)
@@ -105,7 +105,7 @@ class FormulaBuilder:
 
 
 def _row(texts: list[str]) -> str:
-    """Parts side by side; a sign stands directly before its number."""
+    """Join parts with spaces, but without a space between a sign and its number."""
     result: list[str] = []
     for text in filter(None, texts):
         before = result[-1] if result else ""
