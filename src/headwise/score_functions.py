@@ -1,4 +1,4 @@
-"""Functions of the scaled scores, applied before any bias: a soft cap and the caller's function."""
+"""Functions applied to the scaled scores before any bias: a soft cap and the user's function."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 ScoreFunction = Callable[[Tensor, Index, Index, Index, Index], Tensor]
-"""A function of scores, samples, heads, query positions and keys to scores of the same shape."""
+"""A function (scores, sample, head, query position, key) -> scores of the same shape."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SoftCap:
 
 @dataclass(frozen=True)
 class Modified:
-    """The caller's ``score_mod``, whose query index is counted from 0 instead of the offset."""
+    """The user's ``score_mod``, which receives query indices counted from 0."""
 
     score_mod: ScoreMod
     offset: int
@@ -44,14 +44,14 @@ class Modified:
         new = self.score_mod(scores, b, h, q - self.offset, k)
         if not isinstance(new, Tensor) or not new.is_floating_point():
             raise BadType(
-                "score_mod: expected a floating point tensor of scores, got {got}; for "
-                "example lambda score, b, h, q_idx, kv_idx: 2 * score",
+                "score_mod: expected the function to return a floating point tensor, got {got}; "
+                "use for example lambda score, b, h, q_idx, kv_idx: 2 * score",
                 got=describe(new),
             )
         if new.shape != scores.shape:
             raise BadValue(
-                "score_mod: expected scores of shape {expected}, got {got}; combine the scores "
-                "with values that broadcast to them",
+                "score_mod: expected the function to return scores of shape {expected}, got {got}; "
+                "combine the scores only with values that broadcast to this shape",
                 expected=tuple(scores.shape),
                 got=tuple(new.shape),
             )
@@ -60,7 +60,7 @@ class Modified:
 
 @dataclass(frozen=True)
 class Composed:
-    """A function applied to the result of another function."""
+    """Two functions in sequence: ``second`` is applied to the result of ``first``."""
 
     first: ScoreFunction
     second: ScoreFunction
@@ -72,7 +72,7 @@ class Composed:
 def score_function(
     softcap: float | None, score_mod: ScoreMod | None, offset: int
 ) -> ScoreFunction | None:
-    """Return the soft cap followed by the caller's function; None without both."""
+    """Return the soft cap, the user's function, or both in this order; None if there is none."""
     capped = None if softcap is None else SoftCap(softcap)
     modified = None if score_mod is None else Modified(score_mod, offset)
     if capped is not None and modified is not None:
@@ -87,15 +87,15 @@ def checked_softcap(softcap: object) -> float | None:
     number = isinstance(softcap, int | float) and not isinstance(softcap, bool)
     if not number or not 0 < softcap <= sys.float_info.max:  # type: ignore[operator]
         raise BadValue(
-            "softcap: expected a positive finite number or None for no cap, got {softcap}; Gemma 2 "
-            "uses 50.0",
+            "softcap: expected a positive finite number, or None for no soft cap, got {softcap}; "
+            "Gemma 2 uses 50.0",
             softcap=format_value(softcap),
         )
     return float(softcap)  # type: ignore[arg-type]
 
 
 def checked_score_mod(score_mod: object) -> ScoreMod | None:
-    """Validate the caller's function and return it, or None."""
+    """Validate the user's function and return it, or None."""
     if score_mod is None or callable(score_mod):
         return score_mod
     raise BadType(

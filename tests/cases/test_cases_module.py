@@ -257,7 +257,7 @@ def test_case_12_a_padding_given_as_the_mask_is_never_read_silently(engine, need
     padded = torch.arange(7) >= torch.tensor([7, 3, 5, 1])[:, None]
     padded = padded.flip(1) if left else padded
     mask = torch.zeros(4, 7).masked_fill(padded, -INF) if floats else padded
-    with pytest.warns(UserWarning, match=r"looks like the padding .*use key_padding_mask="):
+    with pytest.warns(UserWarning, match=r"looks like padding .*as key_padding_mask"):
         warned = module(*given, need_weights=need, attn_mask=mask)
     said = module(*given, need_weights=need, attn_mask=mask[None, None])  # no warning
     assert torch.equal(warned[0], said[0])
@@ -267,7 +267,7 @@ def test_case_12_a_padding_given_as_the_mask_is_never_read_silently(engine, need
 
 def test_case_12_where_the_shape_tells_it_is_an_error():
     module = hw.MultiheadAttention(12, 3, batch_first=True)
-    with pytest.raises(BadValue, match=r"padding \(B, S\) = \(2, 7\) goes to key_padding_mask"):
+    with pytest.raises(BadValue, match=r"padding \(B, S\) = \(2, 7\) as key_padding_mask"):
         module(*inputs(module), attn_mask=torch.zeros(2, 7, dtype=torch.bool))
 
 

@@ -133,7 +133,7 @@ def test_an_input_that_does_not_fit_checks_nothing(capsys, folder):
         (("missing.md",), "missing.md: expected a readable text file"),
         ((".",), "expected a readable text file, got an error ("),
         (("binary.md",), "expected text in UTF-8"),
-        (("right.md", "--x", "x.pkl"), "unknown file type"),
+        (("right.md", "--x", "x.pkl"), "unknown file extension"),
         (("right.md", "--heads", "3"), "heads"),
         (("right.md", "--heads", "0"), "--heads"),
         (("right.md", "--mask", "sideways"), "mask: unknown"),

@@ -123,7 +123,7 @@ def test_a_row_that_sees_nothing_is_zero(capsys, folder):
     status, out, _ = run(capsys, "--mask", "m.json", "--format", "json")
     assert status == 0
     assert numbers(out, "output")[0] == [0, 0, 0, 0]
-    assert "see no key (0)" in run(capsys, "--mask", "m.json")[1]
+    assert "Fully masked queries (0)" in run(capsys, "--mask", "m.json")[1]
 
 
 def test_a_seed_repeats_and_an_init_alone_means_seed_zero(capsys):
@@ -149,7 +149,7 @@ def test_cross_attention_with_a_position_and_weights_that_a_person_wrote(capsys,
     words += ["--heads", "1", "--position", "alibi", "--format", "json"]
     status, out, err = run(capsys, *words)
     assert status == 0
-    assert err == "note: weights: no output projection W^O is given; it is the identity\n"
+    assert err == "note: weights: the output projection W^O is missing; the identity is used\n"
     found = json.loads(out)
     assert (found["tokens"], found["key_tokens"]) == (["a", "b"], ["p", "q", "r"])
     assert numbers(out, "x") == [[1, -2], [0.5, 0.5]]
@@ -213,50 +213,65 @@ FILES = {
 }
 
 BAD = [
-    (["--x", "missing.csv"], r"x: missing.csv: cannot be opened"),
-    (["--x", "a.xlsx"], r"x: a.xlsx: unknown file type '.xlsx'"),
+    (["--x", "missing.csv"], r"x: missing.csv: cannot open the file"),
+    (["--x", "a.xlsx"], r"x: a.xlsx: unknown file extension '.xlsx'"),
     (["--x", "ragged.csv"], r"x: ragged.csv: expected 2 cells in line 2"),
     (["--x", "nan.csv"], r"x: nan.csv: .*nan in row 1, column 0"),
     (["--x", "junk.npy"], r"x: junk.npy: .*never unpickled"),
-    (["--x", "three.csv"], r"heads: 2 heads cannot share the 3 columns"),
-    (["--x", "three.csv", "--seed", "1"], r"heads: 2 heads cannot share the 3 columns of x evenly"),
+    (["--x", "three.csv"], r"heads: the 3 columns of . cannot be divided into 2 equal heads"),
+    (
+        ["--x", "three.csv", "--seed", "1"],
+        r"heads: the 3 columns of x cannot be divided into 2 equal heads",
+    ),
     (["--heads", "0"], r"--heads.*: 0 is not in the range x>=1"),
     (["--heads", "-1"], r"--heads.*: -1 is not in the range x>=1"),
     (["--heads", "two"], r"'two' is not a valid integer"),
-    (["--tokens", "a,b"], r"tokens: expected 3, one for each row of x, got 2"),
+    (["--tokens", "a,b"], r"tokens: expected 3 tokens, one for each row of x, got 2"),
     (["--weights", "pickle.pt"], r"weights: pickle.pt: .*never unpickled"),
-    (["--weights", "none.safetensors"], r"weights: none.safetensors: cannot be opened"),
+    (["--weights", "none.safetensors"], r"weights: none.safetensors: cannot open the file"),
     (["--weights", "pickle.pt", "--seed", "1"], r"weights: expected a file or a seed, got both"),
-    (["--seed", "-3"], r"seed: expected a whole number from 0"),
+    (["--seed", "-3"], r"seed: expected an integer from 0"),
     (["--init", "he"], r"'he' is not one of"),
-    (["--mask", "diagonal"], r"mask: unknown 'diagonal'; expected full, causal, window:LEFT"),
-    (["--mask", "window:3"], r"mask: expected two whole numbers after 'window:', got '3'"),
+    (["--mask", "diagonal"], r"mask: unknown value 'diagonal'; expected full, causal, window:LEFT"),
+    (["--mask", "window:3"], r"mask: expected two integers after 'window:', got '3'"),
     (["--mask", "window:-1,0"], r"window: left must be >= 0, got -1"),
-    (["--mask", "half.csv"], r"mask: half.csv: expected only 0 .* --bias"),
+    (["--mask", "half.csv"], r"mask: half.csv: expected only the numbers 0 .* --bias"),
     (["--mask", "small.csv"], r"mask: small.csv: expected shape \(3, 3\), or \(2, 3, 3\)"),
     (["--bias", "ones.csv"], r"bias: ones.csv: .*only 0 and 1"),
     (["--bias", "plus.json"], r"bias: plus.json: .*got \+inf"),
     (["--bias", "three.csv"], r"bias: three.csv: expected shape \(3, 3\)"),
     (["--mask", "nan.csv"], r"mask: nan.csv: .*got nan"),
-    (["--position", "turned"], r"position: unknown 'turned'; expected one of sinusoidal, rotary"),
-    (["--position", "shaw:three.csv"], r"position: expected vectors of 2 numbers for .*\(2, 3\)"),
-    (["--position", "t5:three.csv"], r"position: expected a number for each of 2 heads .*\(2, 3\)"),
+    (
+        ["--position", "turned"],
+        r"position: unknown value 'turned'; expected one of sinusoidal, rotary",
+    ),
+    (
+        ["--position", "shaw:three.csv"],
+        r"position: expected an odd number of rows .* 2 columns.*\(2, 3\)",
+    ),
+    (
+        ["--position", "t5:three.csv"],
+        r"position: expected one column for each of 2 heads .*\(2, 3\)",
+    ),
     (["--position", "rotary", "--heads", "4"], r"rotary_dim must be even"),
-    (["--kv", "none.csv"], r"kv: none.csv: cannot be opened"),
-    (["--kv", "three.csv"], r"weights: k must be \(4, 3\) for an input of 3 columns"),
+    (["--kv", "none.csv"], r"kv: none.csv: cannot open the file"),
+    (["--kv", "three.csv"], r"weights: k must have shape \(4, 3\) for an input with 3 columns"),
     (["--key-tokens", "a,b"], r"key-tokens: expected --kv as well"),
     (["--kv", "small.csv", "--key-tokens", "a"], r"key-tokens: expected 2, one for each row"),
-    (["--x", "half.csv:X"], r"x: half.csv:X: cannot be opened|unknown file type"),
-    (["--x", "words.md"], r"x: words.md: expected an article with the array X, got 0 arrays"),
-    (["--weights", "words.md"], r"weights: words.md: has no projections that are known by name"),
+    (["--x", "half.csv:X"], r"x: half.csv:X: cannot open the file|unknown file extension"),
+    (
+        ["--x", "words.md"],
+        r"x: words.md: expected an article that contains the array X, found 0 arrays",
+    ),
+    (["--weights", "words.md"], r"weights: words.md: .* no projections with known names"),
     (["--scale", "nan"], r"scale: expected a finite number"),
-    (["--precision", "16"], r"precision: expected a whole number from 0 to 15, got 16"),
-    (["--precision", "-1", "--format", "json"], r"precision: expected a whole number"),
-    (["--head", "3"], r"head: expected a whole number from 1 to 2, got 3"),
-    (["--row", "3"], r"row: expected a whole number from 0 to 2, got 3"),
+    (["--precision", "16"], r"precision: expected an integer from 0 to 15, got 16"),
+    (["--precision", "-1", "--format", "json"], r"precision: expected an integer"),
+    (["--head", "3"], r"head: expected an integer from 1 to 2, got 3"),
+    (["--row", "3"], r"row: expected an integer from 0 to 2, got 3"),
     (["--row", "0", "--format", "json"], r"row: JSON contains every row"),
     (["--format", "pdf"], r"'pdf' is not one of"),
-    (["--x", "spaces.csv"], r"x: spaces.csv: expected commas, .* line 1 has spaces: '1 2 3'"),
+    (["--x", "spaces.csv"], r"x: spaces.csv: expected commas, .* got spaces in line 1: '1 2 3'"),
     (["--bias", "bools.json"], r"bias: bools.json: expected a number in row 0, column 0"),
     (["--output", "no/a.txt"], r"output: expected a file in an existing folder, got no/a.txt"),
     (["--colour"], r"No such option"),

@@ -209,7 +209,7 @@ def test_any_bias_of_the_distance_on_flex() -> None:
 
 def test_rotary_takes_a_base_or_frequencies() -> None:
     assert hw.Rotary(4, pairs="halves", frequencies=Frequencies(5e5)).base == 5e5
-    with pytest.raises(hw.HeadwiseError, match="exclude each other"):
+    with pytest.raises(hw.HeadwiseError, match="cannot be combined"):
         hw.Rotary(4, pairs="halves", base=5e5, frequencies=Frequencies())
     with pytest.raises(hw.HeadwiseError, match="base must be above 1 and finite, got 0"):
         hw.Rotary(4, pairs="halves", base=0)

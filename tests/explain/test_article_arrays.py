@@ -41,17 +41,17 @@ def test_an_array_by_its_name(tmp_path):
     path.write_text(json.dumps({"nbformat": 4, "cells": [cell]}), encoding="utf-16")
     assert read_matrix(str(path)).values.tolist() == [[1, 2]]
     assert read_matrix(f"{path}:W_Q").values.tolist() == [[5, 6]]
-    with pytest.raises(BadFile, match=r"a\.ipynb: .*the array V, got 2 arrays: W_Q, X; give its"):
+    with pytest.raises(BadFile, match=r"a\.ipynb: .*the array V, found 2 arrays: W_Q, X; add the"):
         read_matrix(f"{path}:V")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nothing 1 2 3", r"the array X, got 0 arrays; give"),
-        ("A = [[1]] B = [[2]]", r"the array X, got 2 arrays: A, B"),
-        ("X = [[1, …], [2, 3]]", r"got 0 arrays"),
-        ("X = [[1, 2], [3]]", r"got 0 arrays"),
+        ("nothing 1 2 3", r"the array X, found 0 arrays; add"),
+        ("A = [[1]] B = [[2]]", r"the array X, found 2 arrays: A, B"),
+        ("X = [[1, …], [2, 3]]", r"found 0 arrays"),
+        ("X = [[1, 2], [3]]", r"found 0 arrays"),
     ],
 )
 def test_what_is_not_there_is_asked_for(text, message):

@@ -80,9 +80,11 @@ def test_one_layer_of_a_model_is_found_by_its_prefix(tmp_path):
     path = tmp_path / "w.safetensors"
     path.write_bytes(save(state))
     check_same(load_projections(f"{path}:layers.1.self_attn"), second)
-    with pytest.raises(BadFile, match=r"one of its 2 attentions \(layers.0.self_attn, layers.1"):
+    with pytest.raises(
+        BadFile, match=r"one of 2 attention modules in the file \(layers.0.self_attn, layers.1"
+    ):
         load_projections(str(path))
-    with pytest.raises(BadFile, match=r"got 'layers.7'; write w.safetensors:prefix"):
+    with pytest.raises(BadFile, match=r"got 'layers.7'; write w.safetensors:PREFIX"):
         load_projections(f"{path}:layers.7")
     alone = {n: t for n, t in state.items() if n.startswith("layers.0")}
     path.write_bytes(save(alone))
@@ -102,11 +104,11 @@ def test_a_seed_gives_the_weights_of_our_module(init):
 
 
 def test_a_seed_or_a_word_that_is_none_is_refused():
-    with pytest.raises(
-        BadValue, match=r"seed: expected a whole number from 0 to 2\^63 - 1, got -1"
-    ):
+    with pytest.raises(BadValue, match=r"seed: expected an integer from 0 to 2\^63 - 1, got -1"):
         seeded_projections(EMBED, HEADS, -1, "orthogonal")
-    with pytest.raises(BadValue, match=r"heads: 3 heads cannot share the 14 columns of x evenly"):
+    with pytest.raises(
+        BadValue, match=r"heads: the 14 columns of x cannot be divided into 3 equal heads"
+    ):
         seeded_projections(EMBED, 3, 0, "orthogonal")
     with pytest.raises(BadValue, match=r"init: unknown 'he'"):
         seeded_projections(EMBED, HEADS, 0, "he")
@@ -133,17 +135,17 @@ def changed(**tensors):
 WHOLE = {"in_proj_weight": torch.cat([EYE] * 3), "out_proj.weight": EYE}
 
 BAD = {
-    "w.bin": (b"x", r"unknown file type '.bin'; expected one of .safetensors"),
+    "w.bin": (b"x", r"unknown file extension '.bin'; expected one of .safetensors"),
     "pickle.pt": (pickle.dumps({"a": 1}), r"never unpickled"),
     "evil.pt": (pickle.dumps(Evil()), r"never unpickled"),
     "evil2.pt": (torch_bytes({"in_proj_weight": Evil()}), r"never unpickled"),
     "junk.pth": (b"\x00\x01junk", r"never unpickled"),
     "empty.pt": (b"", r"never unpickled"),
     "list.pt": (torch_bytes([EYE]), r"expected a state_dict, got list"),
-    "junk.safetensors": (b"\x00" * 30, r"not a usable safetensors file"),
-    "other.safetensors": (save({"a": EYE}), r"no projections that are known by name"),
-    "nok.pt": (torch_bytes({"q_proj.weight": EYE}), r"has no k, v projection beside q_proj.weight"),
-    "thirds.pt": (changed(in_proj_weight=torch.ones(7, 4)), r"one below the other"),
+    "junk.safetensors": (b"\x00" * 30, r"cannot read safetensors file"),
+    "other.safetensors": (save({"a": EYE}), r"no projections with known names"),
+    "nok.pt": (torch_bytes({"q_proj.weight": EYE}), r"has only q_proj.weight and lacks k, v"),
+    "thirds.pt": (changed(in_proj_weight=torch.ones(7, 4)), r"stacked in 3 H D rows"),
     "bias.pt": (changed(in_proj_bias=torch.ones(9)), r"q_bias: expected 4 numbers, got"),
     "axes.pt": (changed(out_proj__weight=torch.ones(4)), r"with 2 axes, got"),
     "ints.pt": (changed(out_proj__weight=EYE.long()), r"finite floating point"),
@@ -153,7 +155,7 @@ BAD = {
         r"finite floating point|never unpickled",
     ),
     "none.pt": (changed(out_proj__weight=torch.ones(0, 4)), r"1 to .* numbers, got 0"),
-    "extra.pt": (changed(bias_k=EYE, bias_v=EYE), r"has bias_k and bias_v"),
+    "extra.pt": (changed(bias_k=EYE, bias_v=EYE), r"contains bias_k and bias_v"),
 }
 
 
@@ -176,7 +178,7 @@ def test_an_archive_that_would_grow_too_large_is_not_opened(tmp_path, monkeypatc
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data/0", bytes(100_000))
     monkeypatch.setattr(weight_files, "MOST_BYTES", 50_000)
-    with pytest.raises(BadFile, match=r"at most 50,000 bytes when unpacked, got 100,000"):
+    with pytest.raises(BadFile, match=r"at most 50,000 bytes when decompressed, got 100,000"):
         load_projections(str(path))
 
 
@@ -200,7 +202,9 @@ def test_weights_of_another_size_are_refused_where_they_are_used(tmp_path):
     (tmp_path / "w.pt").write_bytes(torch_bytes(WHOLE))
     loaded = load_projections(str(tmp_path / "w.pt"))
     assert isinstance(loaded, Projections)
-    with pytest.raises(BadValue, match=r"weights: q must be \(4, 5\) for an input of 5 columns"):
+    with pytest.raises(
+        BadValue, match=r"weights: q must have shape \(4, 5\) for an input with 5 columns"
+    ):
         trace(torch.ones(3, 5), 2, projections=loaded)
 
 
@@ -275,7 +279,7 @@ def test_a_file_for_each_matrix(tmp_path):
     assert notes == []
     without = load_projections(",".join(files[:3]), notify=notes.append)
     assert torch.equal(without.out, torch.eye(EMBED, dtype=torch.float64))
-    assert "no output projection W^O is given; it is the identity" in notes[0].en
+    assert "the output projection W^O is missing; the identity is used" in notes[0].en
 
 
 def test_one_matrix_for_each_head(tmp_path):
@@ -343,7 +347,7 @@ def test_fused_weights(tmp_path, fused, out, arrange):
     (tmp_path / "w.pt").write_bytes(torch_bytes(state))
     check_same(load_projections(str(tmp_path / "w.pt"), heads=HEADS), made)
     if arrange is None:
-        with pytest.raises(BadFile, match=r"42 rows are grouped by head; give .* --heads"):
+        with pytest.raises(BadFile, match=r"42 rows are grouped by head; pass .* --heads"):
             load_projections(str(tmp_path / "w.pt"))
 
 
@@ -365,19 +369,19 @@ def test_shared_key_and_value_heads(tmp_path):
     expected, _ = made(x[None], x[None], x[None])
     found = trace(x, 4, projections=weights).get("output")
     accept(found, expected[0], expected[0])
-    assert "4 rows are shared by the heads of 8 rows" in notes[0].en
+    assert "query heads (8 rows) share the key/value heads (4 rows)" in notes[0].en
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("w.npz", b"PK\x03\x04junk", r"damaged archive"),
+        ("w.npz", b"PK\x03\x04junk", r"archive is damaged"),
         ("w.json", b"[[1]]", r'expected {"W_Q"'),
         ("w.json", b'{"W_Q": [["a"]]}', r"expected a number in row 0"),
-        ("w.csv", b"1,2\n", r"the name of an array, such as W_Q, alone on a line above line 1"),
+        ("w.csv", b"1,2\n", r"only the name of an array, such as W_Q, above line 1"),
         ("w.csv", b"W_Q\n1,2\n3\n", r"expected 2 cells in line 3"),
-        ("w.csv", b"W_Q\n1\nW_K\n1\n", r"has no v projection beside W_K, W_Q"),
-        ("w.md", b"nothing", r"no projections that are known by name"),
+        ("w.csv", b"W_Q\n1\nW_K\n1\n", r"has only W_K, W_Q and lacks v"),
+        ("w.md", b"nothing", r"no projections with known names"),
     ],
 )
 def test_what_a_person_wrote_is_refused_clearly(tmp_path, name, content, message):

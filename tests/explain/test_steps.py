@@ -112,7 +112,7 @@ def test_steep_scores_are_lowered_first_and_stay_finite():
     document = steps(traced)
     assert not [line for line in lines(document) if "inf" in line.plain or "nan" in line.plain]
     said = [b.text for b in document.blocks if isinstance(b, Paragraph)]
-    assert any("subtracting the largest score" in text.en for text in said)
+    assert any("Subtract the largest score" in text.en for text in said)
     assert any("先减去最大的得分" in text.zh for text in said)
 
 
@@ -141,13 +141,15 @@ def test_masks_and_fully_masked_rows_are_shown(mask, blind):
     allowed = [[cell == "■" for cell in row.split()] for row in mask.draw(3).splitlines()]
     assert [[v > -math.inf for v in row] for row in matrices(document)["Ŝ_1"]] == allowed
     said = [b.text.en for b in document.blocks if isinstance(b, Paragraph)]
-    about = [text for text in said if text.startswith("Rows that see no key")]
+    about = [text for text in said if text.startswith("Fully masked queries")]
     listed = ", ".join(map(str, blind))
     assert about == (
-        [f"Rows that see no key ({listed}) have weights 0 and output 0."] * 2 if blind else []
+        [f"Fully masked queries ({listed}) have weights 0 and output 0."] * 2 if blind else []
     )
-    assert any("or are all 0 where it sees no key" in text for text in said) == bool(blind)
-    assert ("This query sees no key: all its weights are 0, and so is its output." in said) == (
+    assert any("the weights of a fully masked query are all 0" in text for text in said) == bool(
+        blind
+    )
+    assert ("This query is fully masked, so its weights and its output are 0." in said) == (
         blind == [0, 1, 2]
     )
 
@@ -207,20 +209,20 @@ def test_the_summary_of_a_matrix_says_shape_and_range():
     values = torch.arange(26.0).reshape(13, 2)
     values[3, 0] = -torch.inf
     paragraph, corner = matrix_blocks(values, Formula("M", "M"), 1)
-    assert paragraph.text.en.startswith("M: 13 × 2, from 0.0 to 25.0, mean 12.8, 1 entries −∞")
+    assert paragraph.text.en.startswith("M: 13 × 2, from 0.0 to 25.0, mean 12.8, 1 entries are −∞")
     assert corner.values == values[:4, :2].tolist()
     blocked = torch.full((13, 1), -torch.inf)
-    assert "every entry −∞" in matrix_blocks(blocked, Formula("M", "M"), 1)[0].text.en
+    assert "all entries are −∞" in matrix_blocks(blocked, Formula("M", "M"), 1)[0].text.en
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"head": 0}, r"head: expected a whole number from 1 to 2, got 0"),
-        ({"head": 3}, r"head: expected a whole number from 1 to 2, got 3"),
-        ({"row": -1}, r"row: expected a whole number from 0 to 2, got -1"),
-        ({"row": 3}, r"row: expected a whole number from 0 to 2, got 3"),
-        ({"precision": 16}, r"precision: expected a whole number from 0 to 15, got 16"),
+        ({"head": 0}, r"head: expected an integer from 1 to 2, got 0"),
+        ({"head": 3}, r"head: expected an integer from 1 to 2, got 3"),
+        ({"row": -1}, r"row: expected an integer from 0 to 2, got -1"),
+        ({"row": 3}, r"row: expected an integer from 0 to 2, got 3"),
+        ({"precision": 16}, r"precision: expected an integer from 0 to 15, got 16"),
     ],
 )
 def test_what_is_not_there_is_refused(options, message):
@@ -274,13 +276,13 @@ def test_json_of_one_head_and_at_a_precision():
     assert {q["head"] for q in found["quantities"]} == {None, 2}
     output = next(q["values"] for q in found["quantities"] if q["key"] == "output")
     assert output[0] == [0.847, 0.872, 0.200, 0.233]
-    with pytest.raises(BadValue, match=r"head: expected a whole number from 1 to 2, got 5"):
+    with pytest.raises(BadValue, match=r"head: expected an integer from 1 to 2, got 5"):
         as_json(example(), head=5)
 
 
 def test_json_is_bounded(monkeypatch):
     monkeypatch.setattr(writer, "MOST_NUMBERS", 100)
-    with pytest.raises(BadValue, match=r"format: expected at most 100 numbers as JSON, got \d+"):
+    with pytest.raises(BadValue, match=r"format: JSON can contain at most 100 numbers, got \d+"):
         as_json(example())
 
 
@@ -305,7 +307,7 @@ def test_the_worked_row_is_marked(mask, row, worked):
     assert {of_name(document, name).marked for name in ("S_1", "A_2", "head_1", "Q_1")} == {worked}
     assert of_name(document, "K_1").marked is None
     titles = [b.text.en for b in document.blocks if isinstance(b, Heading) and b.level == 4]
-    assert titles[0].startswith(f"Head 1, row {worked} ")
+    assert titles[0].startswith(f"Derivation of head 1, row {worked} ")
 
 
 def test_matrices_that_belong_together_stand_side_by_side():

@@ -127,20 +127,23 @@ X = torch.ones(3, 4)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"x": torch.ones(3)}, r"x: expected numbers \(L, E\).*got \(3,\)"),
-        ({"x": torch.ones(0, 4)}, r"x: expected numbers"),
-        ({"x": torch.ones(3, 4, dtype=torch.long)}, r"x: expected numbers"),
-        ({"x": X * torch.nan}, r"x: every number must be finite, got nan in row 0, column 0"),
-        ({"heads": 3}, r"heads: 3 heads cannot share the 4 columns of Q evenly; .*divisor of 4"),
-        ({"heads": 0}, r"heads: 0 heads cannot share"),
-        ({"tokens": ["a"]}, r"tokens: expected 3, one for each row of x, got 1"),
+        ({"x": torch.ones(3)}, r"x: expected a matrix \(L, E\).*got \(3,\)"),
+        ({"x": torch.ones(0, 4)}, r"x: expected a matrix"),
+        ({"x": torch.ones(3, 4, dtype=torch.long)}, r"x: expected a matrix"),
+        ({"x": X * torch.nan}, r"x: expected finite numbers, got nan in row 0, column 0"),
+        (
+            {"heads": 3},
+            r"heads: the 4 columns of Q cannot be divided into 3 equal heads; .*divisor of 4",
+        ),
+        ({"heads": 0}, r"heads: the 4 columns of Q cannot be divided into 0"),
+        ({"tokens": ["a"]}, r"tokens: expected 3 tokens, one for each row of x, got 1"),
         (
             {"projections": Projections.identity(6)},
-            r"weights: q must be \(6, 4\) for an input of 4 columns, got \(6, 6\)",
+            r"weights: q must have shape \(6, 4\) for an input with 4 columns, got \(6, 6\)",
         ),
         (
             {"projections": Projections(*[torch.eye(4)] * 4, q_bias=torch.ones(3))},
-            r"weights: q_bias must be \(4,\)",
+            r"weights: q_bias must have shape \(4,\)",
         ),
         ({"x": torch.ones(3001, 2)}, rf"x: expected at most {MOST_SCORES:,} scores"),
         ({"x": torch.ones(1, 9000)}, r"x: expected at most 4096 columns, got 9000"),
@@ -153,7 +156,7 @@ def test_what_does_not_fit_is_refused(arguments, message):
 
 
 def test_an_unknown_quantity_is_refused():
-    with pytest.raises(BadValue, match=r"trace: no quantity 'softmax' of head 3"):
+    with pytest.raises(BadValue, match=r"trace: there is no quantity 'softmax' of head 3"):
         example().get("softmax", 3)
 
 
@@ -204,7 +207,9 @@ def test_a_position_acts_as_in_attend(name, mask):
 
 def test_the_keys_are_checked_too():
     x = torch.ones(2, 4)
-    with pytest.raises(BadValue, match=r"kv: every number must be finite, got nan in row 0"):
+    with pytest.raises(BadValue, match=r"kv: expected finite numbers, got nan in row 0"):
         trace(x, 1, kv=TokenArray(torch.full((2, 4), torch.nan)))
-    with pytest.raises(BadValue, match=r"weights: k must be \(4, 3\) for an input of 3 columns"):
+    with pytest.raises(
+        BadValue, match=r"weights: k must have shape \(4, 3\) for an input with 3 columns"
+    ):
         trace(x, 1, kv=TokenArray(torch.ones(2, 3)))

@@ -148,7 +148,7 @@ def test_a_long_pattern_costs_what_it_is_and_the_plan_says_where_not():
     plan = hw.plan(q, q, q, mask=hw.from_mask_mod(untold) & hw.causal())
     assert plan.engine == "tiled"
     assert plan.untold is not None
-    assert "mask: every pair is computed: from_mask_mod(untold) does not compute with" in str(plan)
+    assert "every pair is computed, since from_mask_mod(untold) cannot compute with" in str(plan)
     assert "from_mask_mod(untold)" in plan.untold.zh != plan.untold.en
     exact = hw.attend(*(torch.randn(1, 1, 300, 8) for _ in range(3)), mask=hw.from_mask_mod(packed))
     assert exact.isfinite().all()
@@ -168,7 +168,7 @@ def test_what_has_no_ranges_is_mixed_and_named(mod):
     shape = AttentionShape(1, 1, 5, 5, 0, CPU)
     mask = hw.from_mask_mod(mod).resolve(shape)
     assert mask.tile(range(5), range(5)) is Tile.MIXED
-    assert "does not compute with ranges" in mask.untold_tiles().en
+    assert "cannot compute with ranges" in mask.untold_tiles().en
 
 
 def test_it_is_drawn_and_named_and_composes():
@@ -196,14 +196,16 @@ def test_what_is_no_function_is_refused(monkeypatch, wrong):
 def test_an_answer_that_is_no_boolean_is_refused():
     q = torch.zeros(1, 1, 3, 4)
     for mod in (lambda b, h, q, k: q - k, lambda b, h, q, k: True):
-        with pytest.raises(BadType, match="mask_mod: expected a boolean tensor"):
+        with pytest.raises(
+            BadType, match="mask_mod: expected the function to return a boolean tensor"
+        ):
             hw.attend(q, q, q, mask=hw.from_mask_mod(mod))
 
 
 def test_with_a_cache_it_takes_positions_and_is_refused_without():
     layer = hw.MultiheadAttention(8, 2, batch_first=True, mask=hw.from_mask_mod(local)).eval()
     x = torch.randn(1, 19, 8)
-    with pytest.raises(BadValue, match=r"counts the queries of a call from 0.*positions=True"):
+    with pytest.raises(BadValue, match=r"numbers the queries of every call from 0.*positions=True"):
         layer(x, x, x, cache=GrowingCache())
     layer.mask = hw.from_mask_mod(causal, positions=True) & hw.from_mask_mod(local, positions=True)
     with torch.no_grad():

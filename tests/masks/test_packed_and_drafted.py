@@ -124,7 +124,7 @@ def test_a_tree_for_each_sample_and_what_it_prints():
         ([-1, 0, 2], BadValue, "parent of node 2 must be from -1 to 1, got 2"),
         ([-2], BadValue, "tree: a parent must be >= -1, got -2; -1 is a root"),
         ([], BadValue, "tree: expected 1 to 2048 nodes, got 0"),
-        (torch.ones(2), BadType, "tree: expected the parents of the nodes, integers"),
+        (torch.ones(2), BadType, "tree: expected an integer tensor"),
     ],
 )
 def test_wrong_parents_are_named(parents, error, message):
@@ -134,9 +134,11 @@ def test_wrong_parents_are_named(parents, error, message):
 
 
 def test_a_tree_larger_than_the_keys_is_refused():
-    with pytest.raises(BadValue, match=r"tree: made for a batch of 1 and 3 nodes, .* and 2 keys"):
+    with pytest.raises(
+        BadValue, match=r"tree: the mask has batch size 1 and 3 nodes, .* and 2 keys"
+    ):
         dense(hw.tree([-1, 0, 1]), 2, 2)
-    with pytest.raises(BadValue, match="tree: its nodes are the last keys"):
+    with pytest.raises(BadValue, match="tree: the mask needs the number of keys"):
         hw.tree([-1]).rule(*(torch.zeros(1, 1, 1, 1).long() for _ in range(4)))
 
 

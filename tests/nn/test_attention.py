@@ -353,7 +353,7 @@ def test_a_position_inside_attention_agrees_with_the_oracle(name, weights, keys)
 def test_a_position_of_keys_and_keys_without_a_position_are_refused(name, extra):
     position = RELATIVE[name]()
     if position.stages:
-        with pytest.raises(BadValue, match=r"position: .* keys that add_bias_kv and add_zero_attn"):
+        with pytest.raises(BadValue, match=r"position: .* keys appended by add_bias_kv and"):
             make("plain", position=position, **{extra: True})
     else:
         make("plain", position=position, **{extra: True})
@@ -538,7 +538,7 @@ def test_torchs_decoder_layer_calls_it(path):
 
 def test_there_is_no_packed_parameter_to_change_by_mistake():
     module = make("plain")
-    with pytest.raises(BadType, match=r"keeps the projections apart .* use q_proj, k_proj"):
+    with pytest.raises(BadType, match=r"has separate projections .* use q_proj, k_proj"):
         torch.sum(module.in_proj_weight)
     with pytest.raises(AttributeError, match="use q_proj, k_proj and v_proj"):
         nn.init.xavier_uniform_(module.in_proj_weight)
@@ -585,8 +585,16 @@ def test_wrong_sizes_and_parts_are_refused(options, error, message):
     ("change", "error", "message"),
     [
         ({0: [1.0]}, BadType, "query: expected a tensor, got list"),
-        ({0: torch.zeros(B, L, 11)}, BadValue, r"query: .*embed_dim=12, got \(2, 5, 11\); make"),
-        ({1: torch.zeros(B, S, 11)}, BadValue, r"key: .*kdim=12, got \(2, 7, 11\); .*kdim=11"),
+        (
+            {0: torch.zeros(B, L, 11)},
+            BadValue,
+            r"query: .*embed_dim=12, got shape \(2, 5, 11\); create",
+        ),
+        (
+            {1: torch.zeros(B, S, 11)},
+            BadValue,
+            r"key: .*kdim=12, got shape \(2, 7, 11\); .*kdim=11",
+        ),
         ({2: torch.zeros(B, S, 13)}, BadValue, r"value: .*vdim=12, got .*vdim=13"),
         ({0: torch.zeros(1, B, L, E)}, BadValue, "query: expected two axes .* or three"),
         ({0: torch.zeros(E)}, BadValue, "query: expected two axes"),

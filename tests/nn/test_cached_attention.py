@@ -339,16 +339,20 @@ def test_memory_is_bounded_by_a_sliding_cache() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"cache": {}}, BadType, r"cache: expected a cache or None, got dict; .*GrowingCache"),
+        (
+            {"cache": {}},
+            BadType,
+            r"cache: expected a headwise cache or None, got dict; .*GrowingCache",
+        ),
         (
             {"key_padding_mask": torch.zeros(B, L)},
             BadType,
-            r"key_padding_mask: with a cache expected booleans .*got torch.float32",
+            r"key_padding_mask: with a cache, expected a boolean .*got torch.float32",
         ),
         (
             {"key_padding_mask": torch.zeros(B, L + 4, dtype=torch.bool)},
             BadValue,
-            r"key_padding_mask: with a cache expected \(B, n\) = \(2, 13\), .*got \(2, 17\)",
+            r"key_padding_mask: with a cache, .* only, \(B, n\) = \(2, 13\), .*got \(2, 17\)",
         ),
         (
             {"attn_mask": torch.zeros(L, L, dtype=torch.bool)},
@@ -372,7 +376,9 @@ def test_what_does_not_fit_is_named(
 def test_another_batch_is_refused() -> None:
     layer, cache = make(), GrowingCache()
     layer(*drawn(layer), cache=cache)
-    with pytest.raises(BadValue, match=r"cache: it holds 2 samples, got a batch of 3; reset"):
+    with pytest.raises(
+        BadValue, match=r"cache: it holds 2 samples, got a batch of 3; call cache.reset"
+    ):
         layer(*drawn(layer, 3), cache=cache)
 
 
@@ -400,5 +406,5 @@ def test_a_pattern_of_the_whole_sequence_is_refused(mask: hw.Mask) -> None:
 
 def test_projections_of_global_tokens_are_refused() -> None:
     layer = make(mask=hw.global_tokens([0]), global_projections=True)
-    with pytest.raises(BadValue, match="cache: with global_projections each key has two"):
+    with pytest.raises(BadValue, match="cache: a cache cannot be used with global_projections"):
         layer(*drawn(layer), cache=GrowingCache())

@@ -161,7 +161,7 @@ def left(model: nn.Module, to: str = "headwise") -> list[str]:
 
 
 def test_what_stays_says_why() -> None:
-    assert left(Own(E, H)) == ["Own is a subclass, which may compute otherwise"]
+    assert left(Own(E, H)) == ["Own is a subclass and may compute attention differently"]
     hooked = nn.MultiheadAttention(E, H)
     hooked.register_forward_hook(lambda *_: None)
     assert "hooks" in left(hooked)[0]
@@ -178,8 +178,8 @@ def test_what_stays_says_why() -> None:
     [
         ({"mask": hw.causal()}, "no mask"),
         ({"position": hw.ALiBi(H)}, "no position"),
-        ({"num_kv_heads": 1}, "share no keys"),
-        ({"head_dim": 5}, "fill embed_dim"),
+        ({"num_kv_heads": 1}, "no shared key/value heads"),
+        ({"head_dim": 5}, "needs H·D = embed_dim"),
     ],
     ids=str,
 )
@@ -193,7 +193,7 @@ def test_projections_that_cannot_be_packed_are_left() -> None:
     assert "packs q, k and v" in left(module, "torch")[0]
     wrapped = hw.MultiheadAttention(E, H)
     wrapped.k_proj = nn.Sequential(wrapped.k_proj)  # type: ignore[assignment]
-    assert "no plain nn.Linear" in left(wrapped, "torch")[0]
+    assert "not a plain nn.Linear" in left(wrapped, "torch")[0]
 
 
 def test_the_report_reads() -> None:
@@ -202,7 +202,7 @@ def test_the_report_reads() -> None:
         "1 changed",
         "  good",
         "1 left",
-        "  own: Own is a subclass, which may compute otherwise",
+        "  own: Own is a subclass and may compute attention differently",
     ]
 
 
@@ -248,15 +248,15 @@ def another_out_proj(attention: nn.MultiheadAttention) -> None:
 
 
 TREATED = {
-    "weight_norm on out_proj": (weight_norm, "Linear, no plain linear layer"),
+    "weight_norm on out_proj": (weight_norm, "instead of a plain linear layer"),
     "the old weight_norm": (old_weight_norm, "it has hooks"),
     "weight_norm on in_proj": (in_proj_norm, "is a subclass"),
     "another out_proj": (another_out_proj, "out_proj is a torch.nn"),
     "patched forward": (patched, "its forward was replaced"),
     "patched out_proj": (lambda m: patched(m.out_proj), "its forward was replaced"),
     "qconfig": (lambda m: setattr(m, "qconfig", object()), "prepared for quantisation"),
-    "a buffer": (lambda m: m.register_buffer("scale", torch.ones(1)), "it has a scale of its own"),
-    "a submodule": (lambda m: m.add_module("extra", nn.Linear(2, 2)), "it has a extra of its own"),
+    "a buffer": (lambda m: m.register_buffer("scale", torch.ones(1)), "its class does not define scale"),
+    "a submodule": (lambda m: m.add_module("extra", nn.Linear(2, 2)), "its class does not define extra"),
     "an attribute": (lambda m: setattr(m, "mask", 3), "its attribute mask has another meaning"),
     "forward hook": (lambda m: m.register_forward_hook(lambda *_: None), "it has hooks"),
     "state hook": (lambda m: m.register_state_dict_post_hook(lambda *_: None), "it has hooks"),
@@ -349,7 +349,7 @@ def test_a_module_that_a_person_made_keeps_its_mask() -> None:
     done = convert(model, mask=hw.window(1, 0))
     assert model.self_attn.mask == hw.causal()
     assert not done.changed
-    assert "headwise's already" in done.left[0][1].en
+    assert "already a headwise module" in done.left[0][1].en
     assert convert(model).left == ()
 
 

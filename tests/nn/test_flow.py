@@ -72,9 +72,9 @@ def test_it_prints_as_a_table() -> None:
 @pytest.mark.parametrize(
     ("layers", "x", "error", "message"),
     [
-        ([], torch.ones(3), BadValue, "layers: expected at least one function"),
+        ([], torch.ones(3), BadValue, "layers: expected at least one layer"),
         ([twice], torch.ones(3, dtype=torch.long), BadType, "x: expected a floating point tensor"),
-        ([twice], torch.ones(1), BadValue, "x: expected at least two entries"),
+        ([twice], torch.ones(1), BadValue, "x: the variance needs at least two entries"),
         ([twice, lambda x: (x, x)], torch.ones(3), BadType, r"layers\[1\]: .*, got tuple"),
     ],
 )

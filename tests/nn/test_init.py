@@ -127,10 +127,10 @@ def test_the_device_context_is_honoured():
     ("init", "error", "message"),
     [
         ("kaiming", BadValue, r"init: unknown 'kaiming'; expected one of 'xavier_uniform', "),
-        (3, BadType, r"init: expected a word or a mapping such as .*got 3"),
+        (3, BadType, r"init: expected a string or a mapping such as .*got 3"),
         ({"Q": "orthogonal"}, BadValue, r"init: unknown 'Q'; expected one of 'q', 'k', 'v', 'out'"),
         ({"q": "zeros"}, BadValue, r"init\['q'\]: unknown 'zeros'; expected one of 'xavier_"),
-        ({"k": "torch"}, BadValue, r"init: 'torch' is for the whole module, got it for 'k' alone"),
+        ({"k": "torch"}, BadValue, r"init: 'torch' initialises the whole module, .* 'k' only"),
     ],
 )
 def test_wrong_words_are_refused(init, error, message):
@@ -180,5 +180,7 @@ def test_t_fixup_refuses(depth: int, part: str, error: type[Exception], message:
 
 
 def test_t_fixup_wants_converted_layers() -> None:
-    with pytest.raises(BadType, match=r"layer: holds a torch.nn.MultiheadAttention.*hw.convert"):
+    with pytest.raises(
+        BadType, match=r"layer: it contains a torch.nn.MultiheadAttention.*hw.convert"
+    ):
         t_fixup(nn.TransformerEncoderLayer(12, 3), 2)

@@ -220,36 +220,36 @@ def fused(rows: int = 3 * E, columns: int = E, **more: Tensor) -> dict[str, Tens
     ("given", "layout", "message"),
     [
         (fused(), "guess", "layout: unknown 'guess'; expected one of 'separate', 'blocks'"),
-        (fused(3 * E + 1), "blocks", "qkv.weight has 73 rows, expected 72 for the heads"),
-        (fused(E, 3 * E), "blocks", "qkv.weight has 24 rows, expected 72"),
-        (fused(3 * E, E + 1), "groups", r"q_proj.weight should be \(24, 24\), got \(24, 25\)"),
-        (fused(), "separate", "layout 'separate' has q_proj, k_proj.* each once, got proj, qkv"),
+        (fused(3 * E + 1), "blocks", "expected 72 rows in qkv.weight for the heads of the module, got 73"),
+        (fused(E, 3 * E), "blocks", "expected 72 rows in qkv.weight .* got 24"),
+        (fused(3 * E, E + 1), "groups", r"q_proj.weight of shape \(24, 24\), got \(24, 25\)"),
+        (fused(), "separate", "layout 'separate' needs q_proj, k_proj.* once, got proj, qkv"),
         (
             fused() | {"query_key_value.weight": torch.ones(3 * E, E)},
             "blocks",
-            "has qkv, out_proj, each once, got proj, qkv, query_key_value",
+            "needs qkv, out_proj, each exactly once, got proj, qkv, query_key_value",
         ),
-        ({"proj.weight": torch.ones(E, E)}, "blocks", "has qkv, out_proj, each once, got proj"),
-        ({}, "blocks", "each once, got nothing"),
-        (fused() | {"q_norm.weight": torch.ones(D)}, "blocks", "q_norm.weight is no known"),
-        (fused() | {"qkv.bias": torch.ones(3 * E)}, "blocks", "has k_proj.bias.* bias=False"),
+        ({"proj.weight": torch.ones(E, E)}, "blocks", "needs qkv, out_proj, each exactly once, got proj"),
+        ({}, "blocks", "each exactly once, got nothing"),
+        (fused() | {"q_norm.weight": torch.ones(D)}, "blocks", "q_norm.weight is not a known"),
+        (fused() | {"qkv.bias": torch.ones(3 * E)}, "blocks", "contains k_proj.bias.* bias=True"),
         (
             {"to_q.weight": torch.ones(E, E), "kv.weight": torch.ones(E, E),
              "to_out.weight": torch.ones(E, E)},
             "separate",
-            "kv.weight has 24 rows, expected 48",
+            "expected 48 rows in kv.weight .* got 24",
         ),
         (
             {"qkv.bias": torch.ones(3 * E), "proj.weight": torch.ones(E, E)},
             "blocks",
-            r"q_proj.weight should be \(24, 24\), got None",
+            r"q_proj.weight of shape \(24, 24\), got None",
         ),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_loads_nothing(
     given: dict[str, Tensor], layout: str, message: str
 ) -> None:
-    ours = hw.MultiheadAttention(E, H, bias="bias=False" not in message)
+    ours = hw.MultiheadAttention(E, H, bias="bias=True" not in message)
     before = copy.deepcopy(ours.state_dict())
     with pytest.raises(BadValue, match=message):
         load_layout(ours, given, layout)

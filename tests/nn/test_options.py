@@ -308,12 +308,12 @@ def test_the_ordinary_pass_leaves_the_rows_out_and_nothing_of_l_squared_is_made(
 
 
 def test_what_global_projections_do_not_take_is_refused():
-    with pytest.raises(BadValue, match=r"global_projections: expected no position.*got ALiBi"):
+    with pytest.raises(BadValue, match=r"global_projections: it cannot be combined with ALiBi"):
         hw.MultiheadAttention(E, H, global_projections=True, position=hw.ALiBi(H))
-    with pytest.raises(BadValue, match=r"global_projections: .*got add_bias_kv or add_zero_attn"):
+    with pytest.raises(BadValue, match=r"global_projections: .*with add_bias_kv or add_zero_attn"):
         hw.MultiheadAttention(E, H, add_zero_attn=True, global_projections=True)
     layer, x = module(mask=hw.global_tokens([0]), global_projections=True), torch.randn(B, L, E)
-    with pytest.raises(BadValue, match=r"with global_projections expected some of .*received"):
+    with pytest.raises(BadValue, match=r"with global_projections, expected names from .*received"):
         layer.attend(x, x, x, need=["received"])
 
 

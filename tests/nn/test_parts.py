@@ -224,15 +224,23 @@ def test_parts_say_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"query_norm": True}, BadType, r"query_norm: expected a built module .*nn.RMSNorm\(2\)"),
-        ({"key_norm": "rms"}, BadType, "key_norm: expected a built module or None, got 'rms'"),
+        (
+            {"query_norm": True},
+            BadType,
+            r"query_norm: expected an nn.Module instance .*nn.RMSNorm\(2\)",
+        ),
+        (
+            {"key_norm": "rms"},
+            BadType,
+            "key_norm: expected an nn.Module instance or None, got 'rms'",
+        ),
         (
             {"key_norm": nn.LayerNorm(E)},
             BadValue,
-            r"key_norm: .*D = 2, got one for \(12,\); use nn.LayerNorm\(2\)",
+            r"key_norm: .*D = 2 features.*, got a norm over \(12,\); use nn.LayerNorm\(2\)",
         ),
-        ({"logit_scale": 3.0}, BadType, r"logit_scale: expected a built module .*got 3.0"),
-        ({"gate": True}, BadType, "gate: expected a built module or None, got True"),
+        ({"logit_scale": 3.0}, BadType, r"logit_scale: expected an nn.Module instance .*got 3.0"),
+        ({"gate": True}, BadType, "gate: expected an nn.Module instance or None, got True"),
     ],
 )
 def test_what_is_no_part_is_refused(
@@ -272,7 +280,7 @@ def test_numbers_that_make_no_part_are_refused() -> None:
         LogitScale(3, start=-1.0)
     with pytest.raises(BadValue, match="LogitScale: most must be a positive number, got inf"):
         LogitScale(3, most=math.inf)
-    with pytest.raises(BadValue, match=r"LogitScale: start=10\.0 is above most=5.0"):
+    with pytest.raises(BadValue, match=r"LogitScale: start=10\.0 must be at most most=5.0"):
         LogitScale(3, most=5.0)
     with pytest.raises(BadValue, match="num_heads: expected at least 1, got 0"):
         LogitScale(0)

@@ -154,7 +154,7 @@ def test_a_module_takes_a_position_of_its_sizes(position):
 def test_a_module_refuses_a_position_that_fits_no_call(position, letter):
     size = position.expected_sizes()[letter]
     name = type(position).__name__
-    with pytest.raises(BadValue, match=rf"^position: {name} was made for {letter}={size}, the mod"):
+    with pytest.raises(BadValue, match=rf"^position: {name} was created for {letter}={size}"):
         hw.MultiheadAttention(EMBED, HEADS, position=position)
 
 
@@ -166,13 +166,13 @@ def test_every_position_with_a_size_has_one_that_misfits():
 @pytest.mark.parametrize("sizes", [{"kdim": 5}, {"vdim": 5}])
 @pytest.mark.parametrize("position", [hw.Sinusoidal(EMBED), hw.Learned(7, EMBED)], ids=repr)
 def test_query_key_and_value_of_several_sizes_share_no_position(position, sizes):
-    with pytest.raises(BadValue, match="leave it out where query, key and value differ"):
+    with pytest.raises(BadValue, match="leave it out if query, key and value differ"):
         hw.MultiheadAttention(EMBED, HEADS, position=position, **sizes)
 
 
 def test_the_size_of_a_head_is_the_one_asked_for():
     hw.MultiheadAttention(EMBED, HEADS, head_dim=7, position=hw.Shaw(1, 7, value_dim=7))
-    with pytest.raises(BadValue, match="made for D=4, the module has D=7"):
+    with pytest.raises(BadValue, match="created for D=4, but the module has D=7"):
         hw.MultiheadAttention(EMBED, HEADS, head_dim=7, position=hw.Shaw(1, 4))
 
 

@@ -184,7 +184,7 @@ def test_what_is_printed_can_be_written():
          BadValue, "short_factors must be a finite number > 0, got 0.0"),
         (lambda: frequencies_from({"rope_type": "new"}, 8), BadValue, "rope_type: unknown 'new'"),
         (lambda: hw.Rotary(8, pairs="halves", sections=[1, 2]), BadValue,
-         r"sections must add up to rotary_dim / 2 = 4, got \[1, 2\]"),
+         r"the sum of sections must be rotary_dim / 2 = 4, got \[1, 2\]"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_named(monkeypatch, make, error, message):
@@ -196,11 +196,11 @@ def test_wrong_arguments_are_named(monkeypatch, make, error, message):
 
 def test_longrope_wants_a_factor_for_each_pair():
     rope = LongRoPE(short_factors=[1.0], long_factors=[1.0, 2.0], factor=2.0, original_length=8)
-    with pytest.raises(BadValue, match="short_factors must be one factor for each of the 2 pairs"):
+    with pytest.raises(BadValue, match="short_factors must contain one factor for each of 2 pairs"):
         rope.per_pair(4, CPU)
 
 
 def test_places_on_axes_are_checked():
     rotary, q = hw.Rotary(8, pairs="halves", sections=[2, 2]), torch.randn(1, 1, 3, 8)
-    with pytest.raises(BadValue, match=r"have places \(3, 3\), expected \(2, 3\) or \(2, 1, 3\)"):
+    with pytest.raises(BadValue, match=r"of shape \(2, 3\) or \(2, 1, 3\), got \(3, 3\)"):
         rotary.at(torch.ones(3, 3), torch.ones(3, 3)).content(q, q, None)

@@ -320,7 +320,7 @@ def test_a_position_says_in_which_stages_it_acts():
         (lambda: hw.T5Bias(2, max_distance=8), BadValue, "max_distance must be above 8"),
         (lambda: hw.TransformerXL(2, 0), BadValue, "head_dim must be >= 1, got 0"),
         (lambda: hw.Rotary(5, pairs="halves"), BadValue, "rotary_dim must be even, .* got 5"),
-        (lambda: hw.Rotary(4), BadValue, "say which numbers form a pair: pairs='halves'"),
+        (lambda: hw.Rotary(4), BadValue, "pairs is required: use 'halves'"),
         (lambda: hw.Rotary(4, pairs="halfs"), BadValue, "pairs: unknown 'halfs'; expected one of"),
         (
             lambda: hw.Rotary(4, pairs="halves", base=0.5),
@@ -337,7 +337,7 @@ def test_a_position_says_in_which_stages_it_acts():
                 *tensors(), position=hw.Rotary(11, pairs="halves", rotary_dim=2).at([1, 2], [1])
             ),
             BadValue,
-            r"queries have places \(2,\), expected \(5,\) or \(2, 5\)",
+            r"positions of queries of shape \(5,\) or \(2, 5\), got \(2,\)",
         ),
     ],
 )

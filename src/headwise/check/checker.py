@@ -151,12 +151,7 @@ def as_json(report: CheckReport, article: ArticleText = _UNCONVERTED) -> str:
             for f in report.findings
         ],
         "unmatched": [
-            {
-                **located(a.line),
-                "printed": a.text,
-                "why": _bilingual(a.why),
-                "labelled": a.labelled,
-            }
+            {**located(a.line), "printed": a.text, "why": _bilingual(a.why), "labelled": a.labelled}
             for a in report.unmatched
         ],
         "notes": [_bilingual(note) for note in report.notes],

@@ -1,1 +1,1 @@
-"""Every number of a multi-head attention, step by step."""
+"""Explanation of one multi-head attention: every number, step by step."""

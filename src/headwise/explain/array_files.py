@@ -1,12 +1,12 @@
 """Read arrays of numbers and lists of tokens from files.
 
-| type | contents |
+| file extension | contents |
 |---|---|
-| .csv, .tsv | one row a line; a header and a column of tokens are recognised, see `number_tables` |
-| .npy | one array of numbers; nothing is ever unpickled |
+| .csv, .tsv | one row per line, with an optional header and token column, see `number_tables` |
+| .npy | one numeric array; Python objects are never unpickled |
 | .json | ``[[…], …]``, or ``{"x": [[…], …], "tokens": […]}``; ``file.json:name`` for another name |
 | .safetensors | the only tensor in the file, or ``file.safetensors:name`` |
-| an article, such as .md, .html, .ipynb or .docx | the array X in it, or ``file.md:name`` |
+| of an article, such as .md, .html, .ipynb or .docx | the array X, or ``file.md:name`` |
 """
 
 import json
@@ -29,26 +29,26 @@ from headwise.explain.article_arrays import find_array
 from headwise.explain.number_tables import NumberTable, from_lists, from_text
 from headwise.lang import Text, joined, same
 
-MOST_BYTES, MOST_NUMBERS = 64 * 2**20, 2**22  # the limits of a file that is read
-LONGEST_HEADER = 60  # characters of a header that a message shows
+MOST_BYTES, MOST_NUMBERS = 64 * 2**20, 2**22  # the limits for one input file
+LONGEST_HEADER = 60  # the maximum number of characters of a header in a message
 
 Notify = Callable[[Text], None]
-"""Takes what a person should know of a file that was read."""
+"""A function that shows the user a note about an input file."""
 
 
 def silent(_note: Text) -> None:
-    """Take no note."""
+    """Ignore the note."""
 
 
 CONTAINERS = (".safetensors", ".pth", ".pt", ".npz", ".json", *ARTICLES)
-"""File types that hold named arrays; a name may follow the path after a colon."""
+"""Extensions of files with named arrays; the path may be followed by a colon and a name."""
 
 TYPES = (".csv", ".tsv", ".npy", ".json", ".safetensors", *ARTICLES)
 
 
 @dataclass(frozen=True, eq=False)
 class InputFile:
-    """A file that a command-line option names, and the tensor in it where one is named."""
+    """A file named by a command-line option, and optionally the name of a tensor in the file."""
 
     option: str
     path: Path
@@ -57,7 +57,7 @@ class InputFile:
 
     @classmethod
     def parse(cls, option: str, value: str, notify: Notify = silent) -> "InputFile":
-        """Split ``path``, or for `CONTAINERS` ``path:tensor``.
+        """Parse ``path``, or for `CONTAINERS` also ``path:tensor``.
 
         Example:
             >>> InputFile.parse("x", "a.safetensors:layer.0").tensor
@@ -71,12 +71,12 @@ class InputFile:
 
     @property
     def suffix(self) -> str:
-        """The file type, such as ".csv"."""
+        """The file extension in lower case, such as ".csv"."""
         return self.path.suffix.lower()
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Add the option and the path to every `BadFile` that is raised inside."""
+        """Add the option and the path to every `BadFile` raised inside the `with` block."""
         try:
             yield
         except BadFile as error:
@@ -88,17 +88,17 @@ class InputFile:
             ) from error.__cause__
 
     def unknown_type(self, expected: Text) -> BadFile:
-        """The error for a file type that cannot be read."""
+        """Return the error for an unknown file extension."""
         return BadFile(
-            "unknown file type {suffix}; expected {expected}",
-            suffix=repr(clean(self.suffix)) if self.suffix else Text("without suffix"),
+            "unknown file extension {suffix}; expected {expected}",
+            suffix=repr(clean(self.suffix)) if self.suffix else Text("(none)"),
             expected=expected,
         )
 
 
 @dataclass(frozen=True, eq=False)
 class TokenArray:
-    """An array in float64, and the tokens of its rows where the file has them."""
+    """An array in float64, and the tokens of its rows, or None if the file has no tokens."""
 
     values: Tensor
     tokens: tuple[str, ...] | None = None
@@ -107,10 +107,11 @@ class TokenArray:
 def read_matrix(value: str, option: str = "x", notify: Notify = silent) -> TokenArray:
     """Read a finite matrix with at least one row and column from ``path`` or ``path:tensor``.
 
-    ``option`` is named in errors; ``notify`` takes a note, such as of a header that is no data.
+    ``option`` is the name in error messages. ``notify`` receives notes, for example that a line was
+    read as a header.
 
     Raises:
-        BadFile: if the file is missing or is no such matrix; the message names row and column.
+        BadFile: if the file is missing or does not contain such a matrix.
         MissingExtra: if the package that reads this type is not installed.
     """
     file = InputFile.parse(option, value, notify)
@@ -119,7 +120,7 @@ def read_matrix(value: str, option: str = "x", notify: Notify = silent) -> Token
 
 
 def read_array(file: InputFile, ranks: tuple[int, ...], *, finite: bool = True) -> TokenArray:
-    """As `read_matrix`, for arrays whose number of axes is in ``ranks``; use `InputFile.errors`."""
+    """Read an array whose number of axes is in ``ranks``; call it inside `InputFile.errors`."""
     if file.suffix not in _READERS:
         raise file.unknown_type(Text("one of {types}", types=", ".join(TYPES)))
     check_file(file, MOST_BYTES)
@@ -129,10 +130,10 @@ def read_array(file: InputFile, ranks: tuple[int, ...], *, finite: bool = True) 
 
 
 def read_tokens(value: str) -> tuple[str, ...]:
-    """Read tokens: ``我,爱,你``, a .json list of strings, or a .txt file with one token a line.
+    """Read tokens: ``我,爱,你``, a .json list of strings, or a .txt file with one token per line.
 
     Raises:
-        BadFile: if the file cannot be read, or is no list of strings.
+        BadFile: if the file cannot be read, or does not contain a list of strings.
         BadValue: if a token is not valid Unicode.
     """
     file = InputFile.parse("tokens", value)
@@ -143,44 +144,46 @@ def read_tokens(value: str) -> tuple[str, ...]:
         text = decoded(file)
         tokens = text.splitlines() if file.suffix == ".txt" else parse_json(text)
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            raise BadFile('expected a list of texts such as ["I", "see"], got something else')
+            raise BadFile('expected a list of strings such as ["I", "see"], got other content')
     return _validated(tokens)
 
 
 def check_file(file: InputFile, most: int) -> None:
-    """Raise `BadFile` for a path that is missing, no regular file, or larger than ``most``."""
+    """Raise `BadFile` if a file is missing, not regular, or larger than ``most`` bytes."""
     try:
         size = file.path.stat().st_size
         regular = file.path.is_file()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no such path"
-        raise BadFile("cannot be opened: {reason}; check the path", reason=reason) from error
+        raise BadFile("cannot open the file: {reason}; check the path", reason=reason) from error
     if not regular:
         raise BadFile("expected a file, got a directory or device")
     if size > most:
         raise BadFile(
-            "expected at most {most:,} bytes, got {size:,}; give a part of it", most=most, size=size
+            "expected at most {most:,} bytes, got {size:,}; use a smaller file",
+            most=most,
+            size=size,
         )
 
 
 def decoded(file: InputFile) -> str:
-    """The text of a file in any encoding of `text_encoding`."""
+    """Read the text of a file in any encoding that `text_encoding` supports."""
     return decode(content(file))
 
 
 def content(file: InputFile) -> bytes:
-    """The bytes of a file; use `check_file` first."""
+    """Read the bytes of a file; call `check_file` first."""
     try:
         return file.path.read_bytes()
     except OSError as error:
-        raise BadFile("cannot be read: {reason}", reason=error.strerror) from error
+        raise BadFile("cannot read the file: {reason}", reason=error.strerror) from error
 
 
 def _validated(tokens: list[str]) -> tuple[str, ...]:
     for i, token in enumerate(tokens):
         if any("\ud800" <= character <= "\udfff" for character in token):
             raise BadValue(
-                "tokens: number {i} is not valid text: {token!r}; give it as UTF-8",
+                "tokens: token {i} (counted from 0) is not valid Unicode: {token!r}; use UTF-8",
                 i=i,
                 token=token,
             )
@@ -192,7 +195,7 @@ def _table(file: InputFile) -> TokenArray:
 
 
 def _tabular(file: InputFile, table: NumberTable) -> TokenArray:
-    """The numbers of a table; a header is reported, as it might have been meant as data."""
+    """Convert a table to an array; notify the user of a header, which may have been data."""
     if table.header is not None:
         cells = ", ".join(map(clean, table.header))
         file.notify(
@@ -218,7 +221,7 @@ def _json(file: InputFile) -> TokenArray:
     if isinstance(content, dict) and file.tensor is None:
         labels = content.get("tokens")
         if "x" not in content or not isinstance(labels, list | None):
-            raise BadFile('expected {"x": [[…]], "tokens": […]}; the numbers stand under "x"')
+            raise BadFile('expected {"x": [[…]], "tokens": […]}, with the numbers under "x"')
         if labels is not None:
             tokens = _validated(list(map(str, labels)))
         content = content["x"]
@@ -229,19 +232,19 @@ def _json(file: InputFile) -> TokenArray:
 
 
 def parse_json(text: str) -> object:
-    """The value of a JSON text, or `BadFile`."""
+    """Parse a JSON text; raise `BadFile` if it is not valid."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise BadFile(
-            "not valid JSON at line {line}, column {column}: {problem}",
+            "invalid JSON in line {line}, column {column}: {problem}",
             line=error.lineno,
             column=error.colno,
             problem=error.msg,
         ) from error
     except (ValueError, RecursionError) as error:
         raise BadFile(
-            "not usable JSON: a number is too long or lists are nested too deeply"
+            "cannot read the JSON: a number is too long or lists are nested too deeply"
         ) from error
 
 
@@ -253,7 +256,7 @@ def _token_array(rows: list[list[float]], tokens: tuple[str, ...] | None) -> Tok
 def _check_count(count: int) -> None:
     if count > MOST_NUMBERS:
         raise BadFile(
-            "expected at most {most:,} numbers, got {count:,}; give a part of them",
+            "expected at most {most:,} numbers, got {count:,}; use a smaller array",
             most=MOST_NUMBERS,
             count=count,
         )
@@ -266,16 +269,16 @@ def _npy(file: InputFile) -> TokenArray:
         raise MissingExtra.of("numpy", "explain") from error
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about headers that Python 2 wrote; they are read
+            warnings.simplefilter("ignore")  # about headers from Python 2, which are supported
             array = np.lib.format.open_memmap(file.path, mode="r")
-    except Exception as error:  # whatever a hostile header makes the parser raise is about the file
+    except Exception as error:  # any error of the parser on a hostile header means a bad file
         raise BadFile(
-            "expected one .npy array of numbers, got a damaged file or Python objects, which are "
-            "never unpickled; save it with numpy.save(file, array.astype('float64'))"
+            "expected one numeric .npy array, got a damaged file or Python objects, which are "
+            "never unpickled; save the array with numpy.save(file, array.astype('float64'))"
         ) from error
     if array.dtype.kind not in "fiub":
         raise BadFile(
-            "expected real numbers, got dtype {dtype}; convert with .astype('float64')",
+            "expected real numbers, got dtype {dtype}; convert the array with .astype('float64')",
             dtype=clean(str(array.dtype)),
         )
     _check_count(array.size)
@@ -284,7 +287,7 @@ def _npy(file: InputFile) -> TokenArray:
 
 @contextmanager
 def open_safetensors(file: InputFile) -> Iterator[Any]:
-    """`safetensors.safe_open`, with `BadFile` for a damaged file and `MissingExtra`."""
+    """Open a safetensors file; raise `BadFile` if it is damaged, or `MissingExtra`."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -293,7 +296,7 @@ def open_safetensors(file: InputFile) -> Iterator[Any]:
         with safe_open(file.path, framework="pt") as tensors:
             yield tensors
     except (SafetensorError, OSError) as error:
-        raise BadFile("not a usable safetensors file: {error}", error=clean(str(error))) from error
+        raise BadFile("cannot read safetensors file: {error}", error=clean(str(error))) from error
 
 
 def _safetensors(file: InputFile) -> TokenArray:
@@ -311,8 +314,8 @@ def _tensor_name(file: InputFile, names: list[str]) -> str:
         return names[0]
     if file.tensor not in names:
         raise BadFile(
-            "expected the name of one of its {count} tensors ({names}), got {got!r}; write "
-            "{file}:name",
+            "expected the name of one of {count} tensors in the file ({names}), got {got!r}; write "
+            "{file}:NAME",
             count=len(names),
             names=listed(names),
             got=clean(file.tensor or ""),
@@ -322,14 +325,14 @@ def _tensor_name(file: InputFile, names: list[str]) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """The first eight names, cleaned, for a message."""
+    """Join the first eight names for a message, with control characters removed."""
     return ", ".join(map(clean, names[:8])) + (", …" if len(names) > 8 else "")
 
 
 def _check_array(values: Tensor, ranks: tuple[int, ...], finite: bool) -> None:
     if values.dim() not in ranks or not values.numel():
         raise BadFile(
-            "expected {ranks} axes with at least one number, got shape {shape}",
+            "expected an array with {ranks} axes and at least one number, got shape {shape}",
             ranks=joined(Text(" or "), [same(str(rank)) for rank in ranks]),
             shape=tuple(values.shape),
         )
@@ -337,8 +340,8 @@ def _check_array(values: Tensor, ranks: tuple[int, ...], finite: bool) -> None:
     if bool(invalid.any()):
         *outer, row, column = invalid.nonzero()[0].tolist()
         raise BadFile(
-            "expected finite numbers, got {value} in row {row}, column {column} (counted from "
-            "0); replace it",
+            "expected finite numbers, got {value} in row {row}, column {column} (both counted from "
+            "0); replace this number",
             value=values[(*outer, row, column)].item(),
             row=row,
             column=column,

@@ -1,4 +1,4 @@
-r"""The arrays that an article prints: nested brackets, LaTeX matrices, tables, and rows of numbers.
+r"""Find the arrays in the text of an article: nested brackets, LaTeX matrices and tables.
 
 | form | example |
 |---|---|
@@ -17,9 +17,9 @@ from headwise.explain.number_tables import NumberTable, from_cells, number
 from headwise.lang import Text
 
 INPUT_NAMES = ("X", "x", "Z_in", "X_in", "input", "Input", "输入")
-"""What the input is called where no name is given, the likeliest first."""
+"""Usual names of the input, most likely first, used if the caller gives no name."""
 
-MOST_ROWS = 4096  # of one array
+MOST_ROWS = 4096  # the maximum number of rows of one array
 
 _BRACKETS = re.compile(r"\[\s*+\[")
 _BRACKET_ROW = re.compile(r"\[([^\[\]]{0,100000}+)\]\s*+[,;]?+\s*+(\])?+")
@@ -36,19 +36,19 @@ _LABEL = re.compile(
 
 @dataclass(frozen=True)
 class ArticleArray:
-    """An array in an article, and its label; "" where nothing stands before it."""
+    """An array in an article, and its label, which is "" for an array without a label."""
 
     name: str
     table: NumberTable
 
 
 def find_array(text: str, name: str | None) -> NumberTable:
-    """The array of a name, or the input of an article.
+    """Return the array with a given name, or without a name the input of an article.
 
-    Without a name that is the array with one of `INPUT_NAMES`, or the only one.
+    The input is the array with a name in `INPUT_NAMES`, or else the only array of the article.
 
     Raises:
-        BadFile: if there is none, or several and none is the input; the message lists the names.
+        BadFile: if the article does not contain this array; the message lists the known names.
 
     Example:
         >>> find_array("Scores S = [[5]]; X = [[1, 1/2], [0, −1]]", None).rows
@@ -64,8 +64,8 @@ def find_array(text: str, name: str | None) -> NumberTable:
         return found[0].table
     listed = ", ".join(dict.fromkeys(clean(known) for known in names[:8] if known))
     raise BadFile(
-        "expected an article with the array {wanted}, got {count} arrays{names}; give its name "
-        "after the file, as in file.md:X, or give the numbers as .csv",
+        "expected an article that contains the array {wanted}, found {count} arrays{names}; add "
+        "the name of an array to the path, as in file.md:X, or pass the numbers in a .csv file",
         wanted=clean(name or INPUT_NAMES[0]),
         count=len(found),
         names=Text(": {names}", names=listed) if listed else "",
@@ -73,7 +73,7 @@ def find_array(text: str, name: str | None) -> NumberTable:
 
 
 def arrays(text: str) -> Iterator[ArticleArray]:
-    """Every array of numbers in two axes, in the order of the text."""
+    """Yield every array of numbers with two axes, in the order of the text."""
     found = [*_from_brackets(text), *_from_matrices(text), *_from_tables(text)]
     for start, table in sorted(found, key=lambda pair: pair[0]):
         if table.rows and table.rows[0] and len({len(row) for row in table.rows}) == 1:
@@ -117,19 +117,19 @@ def _from_tables(text: str) -> Iterator[tuple[int, NumberTable]]:
 
 
 def _numbers(rows: list[list[str]]) -> NumberTable:
-    """The rows as numbers; no rows where a cell is none, such as dots."""
+    """Convert cells to numbers; return an empty table if a cell is not a number, such as dots."""
     values = [[number(_bare(cell)) for cell in row if cell.strip()] for row in rows]
     whole = [[value for value in row if value is not None] for row in values]
     return NumberTable(whole if whole == values else [])
 
 
 def _bare(cell: str) -> str:
-    """A cell without the marks of formulas and of bold type."""
+    """Return a cell without the markup of formulas and of bold type."""
     return cell.strip().strip("$*` ").replace("\\%", "%").replace("\\infty", "∞")
 
 
 def _label(text: str, start: int) -> str:
-    """The name that stands before an array: on its line, or at the end of the text before it."""
+    """Return the label before an array: on the same line, or at the end of the text before it."""
     match = _LABEL.search(text[max(0, start - 160) : start].replace("\\left", ""))
     return match["name"] if match else ""
 

@@ -1,4 +1,4 @@
-"""The mask, the bias, the position and the random projections of a call, from options and files."""
+"""Parse the mask, bias and position encoding of command-line options; draw random projections."""
 
 import torch
 from torch import Tensor
@@ -25,12 +25,13 @@ def parse_mask(
     """Build the mask of ``--mask`` and ``--bias`` for H heads, Lq queries and Lk keys.
 
     Args:
-        value: ``full`` (or None), ``causal``, ``window:L,R``, or a file of 0 and 1 (1 may attend).
-        bias: a file added to the scaled scores, (Lq, Lk) or (H, Lq, Lk); -inf blocks a pair.
+        value: ``full`` (or None), ``causal``, ``window:L,R``, or a file with 0 (blocked) and 1.
+        bias: a file with numbers (Lq, Lk) or (H, Lq, Lk) to add to the scaled scores; -inf blocks
+            a pair.
         heads: H.
         length: Lq.
         keys: Lk; None means Lq.
-        notify: takes a note, such as of a header that is no data.
+        notify: a function that receives notes, for example that a line was read as a header.
 
     Raises:
         BadFile: if a file cannot be used.
@@ -56,8 +57,8 @@ def _parse(value: str, shapes: _Shapes, notify: Notify) -> Mask:
         with file.errors():
             return _binary(file, shapes)
     raise BadValue(
-        "mask: unknown {value!r}; expected full, causal, window:LEFT,RIGHT, or a file "
-        "({types}) of 0 and 1",
+        "mask: unknown value {value!r}; expected full, causal, window:LEFT,RIGHT, or a file "
+        "({types}) of numbers 0 and 1",
         value=clean(value),
         types=", ".join(TYPES),
     )
@@ -68,8 +69,8 @@ def _window(sides: str) -> Mask:
         left, right = (int(side) for side in sides.split(","))
     except ValueError as error:
         raise BadValue(
-            "mask: expected two whole numbers after 'window:', got {sides!r}; window:3,0 "
-            "sees three keys behind and its own",
+            "mask: expected two integers after 'window:', got {sides!r}; in window:3,0 a query "
+            "attends to its own key and the three keys before it",
             sides=clean(sides),
         ) from error
     return window(left, right)
@@ -79,7 +80,8 @@ def _binary(file: InputFile, shapes: _Shapes) -> Mask:
     values, layout = _read(file, shapes)
     if not bool(((values == 0) | (values == 1)).all()):
         raise BadFile(
-            "expected only 0 (blocked) and 1 (may attend); numbers to be added are a --bias"
+            "expected only the numbers 0 (blocked) and 1 (may attend); pass numbers to add to the "
+            "scores with --bias"
         )
     return from_tensor(values.bool(), layout)
 
@@ -87,7 +89,7 @@ def _binary(file: InputFile, shapes: _Shapes) -> Mask:
 def _bias(file: InputFile, shapes: _Shapes) -> Mask:
     values, layout = _read(file, shapes)
     if bool((values == torch.inf).any()):
-        raise BadFile("expected numbers below infinity, got +inf; -inf blocks a pair")
+        raise BadFile("expected finite numbers or -inf, which blocks a pair; got +inf")
     try:
         return from_tensor(values, layout)
     except BadValue as error:
@@ -98,7 +100,7 @@ def _read(file: InputFile, shapes: _Shapes) -> tuple[Tensor, Layout]:
     values = read_array(file, (2, 3), finite=False).values
     if tuple(values.shape) not in shapes:
         raise BadFile(
-            "expected shape {shape}, or {shape_per_head} with one matrix a head, got "
+            "expected shape {shape}, or {shape_per_head} with one matrix per head, got "
             "{got}; rows are queries, columns are keys",
             shape=shapes[0],
             shape_per_head=shapes[1],
@@ -113,12 +115,13 @@ POSITIONS = ("sinusoidal", "rotary", "rotary:neighbours", "alibi", "shaw:FILE", 
 def parse_position(value: str, heads: int, weights: Projections, notify: Notify) -> Position:
     """Build the position encoding of ``--position``, one of `POSITIONS`.
 
-    ``shaw:FILE`` has the vectors of the distances -k to k, (2k + 1, D); ``t5:FILE`` the numbers of
-    T5's buckets, (buckets, H), in both directions and up to distance 128.
+    The file of ``shaw:FILE`` contains the vectors of the distances -k to k, (2k + 1, D). The file
+    of ``t5:FILE`` contains the biases of T5's buckets, (buckets, H); the buckets are bidirectional
+    with a maximum distance of 128.
 
     Raises:
         BadFile: if a file cannot be used.
-        BadValue: if the value is unknown, or a size does not fit.
+        BadValue: if the value is unknown, or the shape of the array does not fit.
     """
     kind, _, rest = value.partition(":")
     dim = len(weights.q) // max(heads, 1)
@@ -132,7 +135,7 @@ def parse_position(value: str, heads: int, weights: Projections, notify: Notify)
         table = read_matrix(rest, "position", notify).values
         return _shaw(table, dim) if kind == "shaw" else _t5(table, heads)
     raise BadValue(
-        "position: unknown {value!r}; expected one of {known}",
+        "position: unknown value {value!r}; expected one of {known}",
         value=clean(value),
         known=", ".join(POSITIONS),
     )
@@ -142,8 +145,8 @@ def _shaw(table: Tensor, dim: int) -> Position:
     rows, columns = table.shape
     if rows % 2 == 0 or columns != dim:
         raise BadValue(
-            "position: expected vectors of {dim} numbers for the distances -k to k, an odd number "
-            "of rows, got {shape}",
+            "position: expected an odd number of rows (one for each distance from -k to k) and "
+            "{dim} columns, got shape {shape}",
             dim=dim,
             shape=(rows, columns),
         )
@@ -156,7 +159,7 @@ def _t5(table: Tensor, heads: int) -> Position:
     buckets, columns = table.shape
     if columns != heads:
         raise BadValue(
-            "position: expected a number for each of {heads} heads in every row, got {shape}",
+            "position: expected one column for each of {heads} heads, got shape {shape}",
             heads=heads,
             shape=(buckets, columns),
         )
@@ -168,9 +171,9 @@ def _t5(table: Tensor, heads: int) -> Position:
 def seeded_projections(
     embed_dim: int, heads: int, seed: int, init: str, kv_dim: int | None = None
 ) -> Projections:
-    """The weights of ``headwise.MultiheadAttention(E, H, init=init)`` built after this seed.
+    """Return the weights of ``headwise.MultiheadAttention(E, H, init=init)`` for a seed.
 
-    ``kv_dim`` is the columns of the input of the keys and values, E if None.
+    ``kv_dim`` is the number of columns of the input of the keys and values; None means E.
 
     Raises:
         BadValue: if ``init`` is unknown, the seed is out of range, or H does not divide E.
@@ -178,12 +181,12 @@ def seeded_projections(
     from headwise.nn import MultiheadAttention
 
     if not 0 <= seed < 2**63:
-        raise BadValue("seed: expected a whole number from 0 to 2^63 - 1, got {seed}", seed=seed)
+        raise BadValue("seed: expected an integer from 0 to 2^63 - 1, got {seed}", seed=seed)
     check_width(embed_dim)
     if heads < 1 or embed_dim % heads:
         raise BadValue(
-            "heads: {heads} heads cannot share the {embed_dim} columns of x evenly; "
-            "choose a divisor of {embed_dim}",
+            "heads: the {embed_dim} columns of x cannot be divided into {heads} equal heads; use a "
+            "divisor of {embed_dim}",
             heads=heads,
             embed_dim=embed_dim,
         )

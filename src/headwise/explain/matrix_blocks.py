@@ -1,4 +1,4 @@
-"""Matrices as blocks of a document: whole, summarised, or side by side."""
+"""Convert matrices to blocks of a document: whole, summarised, or side by side."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -10,13 +10,13 @@ from headwise.document.text_format import decimal
 from headwise.lang import Text, same
 
 SMALL, SELECTED = 12, 64
-"""The most rows or columns of a matrix that is shown whole, and of one of the selected head."""
+"""The maximum size of a matrix that is shown whole, by default and for a selected head."""
 
-CORNER = 4  # rows and columns of the corner that is shown of a large matrix
+CORNER = 4  # the number of rows and columns shown of a larger matrix
 
 
 def side_by_side(blocks: Iterable[Block]) -> list[Block]:
-    """The blocks, with the matrices that follow one another in one block."""
+    """Return the blocks, with consecutive matrices joined into one block."""
     result: list[Block] = []
     for is_matrix, group in groupby(blocks, key=lambda block: isinstance(block, Matrix)):
         some = list(group)
@@ -34,9 +34,10 @@ def matrix_blocks(
     labels: tuple[Sequence[str], Sequence[str]] = ((), ()),
     most: int = SMALL,
 ) -> list[Block]:
-    """One matrix as blocks: whole up to ``most`` rows or columns, else its range and a corner.
+    """Convert a matrix to blocks: whole up to ``most`` rows or columns, else a summary.
 
-    ``labels`` are those of the rows and of the columns; ``precision`` is that of the range.
+    A summary gives the range, with ``precision`` decimals, and the top left corner. ``labels``
+    contains the labels of the rows and of the columns.
     """
     rows, columns = labels
     if max(values.shape) <= most:
@@ -56,15 +57,15 @@ def _summary(values: Tensor, name: str, precision: int) -> Text:
     finite = values[values.isfinite()]
     blocked = values.numel() - finite.numel()
     if not finite.numel():
-        return Text("{name}: {size}, every entry −∞.", name=name, size=size)
+        return Text("{name}: {size}, all entries are −∞.", name=name, size=size)
     numbers = (finite.min(), finite.max(), finite.mean())
     low, high, mean = (decimal(number.item(), precision) for number in numbers)
     return Text(
-        "{name}: {size}, from {low} to {high}, mean {mean}{blocked}. Its top left corner:",
+        "{name}: {size}, from {low} to {high}, mean {mean}{blocked}. The top left corner is:",
         name=name,
         size=size,
         low=low,
         high=high,
         mean=mean,
-        blocked=Text(", {count} entries −∞", count=blocked) if blocked else same(""),
+        blocked=Text(", {count} entries are −∞", count=blocked) if blocked else same(""),
     )

@@ -1,4 +1,4 @@
-"""The weights of the four projections of one attention."""
+"""The weights of the four projections of one multi-head attention."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from torch import Tensor
 
 from headwise.errors import BadValue
 
-WIDEST = 4096  # the most columns of X for which projections (E, E) are built
+WIDEST = 4096  # the maximum number of columns of X for which projections (E, E) are built
 
 
 @dataclass(frozen=True, eq=False)
 class Projections:
-    """The weights of the four projections, laid out as in `torch.nn.Linear`: y = x Wᵀ + b.
+    """The weights of the four projections in the layout of `torch.nn.Linear`: y = x Wᵀ + b.
 
     q: (H D, E). k: (H D, E_kv). v: (H Dv, E_kv). out: (E, H Dv). E_kv is E in self-attention. A
-    bias has a number for each row; None is 0.
+    bias has one number for each row of its matrix; None means 0.
     """
 
     q: Tensor
@@ -29,25 +29,25 @@ class Projections:
 
     @classmethod
     def identity(cls, embed_dim: int) -> "Projections":
-        """Projections with Q = K = V = X; raises `BadValue` for more than `WIDEST` columns."""
+        """Return identity projections, Q = K = V = X; E must be at most `WIDEST`."""
         check_width(embed_dim)
         eye = torch.eye(embed_dim, dtype=torch.float64)
         return cls(eye, eye, eye, eye)
 
     def project(self, x: Tensor, name: str) -> Tensor:
-        """x in float64 times one of the projections "q", "k", "v" and "out"."""
+        """Project x in float64 with the projection "q", "k", "v" or "out"."""
         weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
         wide = None if bias is None else bias.detach().to(torch.float64)
         return torch.nn.functional.linear(x, weight.detach().to(torch.float64), wide)
 
     def check(self, embed_dim: int, kv_dim: int, heads: int) -> None:
-        """Raise `BadValue` if a size does not fit inputs of E and E_kv columns and H heads."""
+        """Raise `BadValue` if a weight does not fit inputs with E and E_kv columns and H heads."""
         sizes = {"q": self.q.shape[0], "k": self.k.shape[0], "v": self.v.shape[0]}
         for name, size in sizes.items():
             if heads < 1 or size % heads:
                 raise BadValue(
-                    "heads: {heads} heads cannot share the {size} columns of {matrix} evenly; "
-                    "choose a divisor of {size}, or give projections to heads * head_dim",
+                    "heads: the {size} columns of {matrix} cannot be divided into {heads} equal "
+                    "heads; use a divisor of {size}, or weights with heads * head_dim columns",
                     heads=heads,
                     size=size,
                     matrix=name.upper(),
@@ -59,8 +59,8 @@ class Projections:
                 tensor = getattr(self, label)
                 if tensor is not None and tuple(tensor.shape) != expected:
                     raise BadValue(
-                        "weights: {name} must be {shape} for an input of {embed_dim} columns, "
-                        "got {got}; rows are outputs, as in torch.nn.Linear",
+                        "weights: {name} must have shape {shape} for an input with {embed_dim} "
+                        "columns, got {got}; rows are outputs, as in torch.nn.Linear",
                         name=label,
                         shape=expected,
                         embed_dim=kv_dim if name in ("k", "v") else embed_dim,
@@ -72,7 +72,7 @@ def check_width(embed_dim: int) -> None:
     """Raise `BadValue` if X has more than `WIDEST` columns."""
     if embed_dim > WIDEST:
         raise BadValue(
-            "x: expected at most {widest} columns, got {embed_dim}; give fewer",
+            "x: expected at most {widest} columns, got {embed_dim}; use fewer columns",
             widest=WIDEST,
             embed_dim=embed_dim,
         )

@@ -1,4 +1,4 @@
-"""One row of one head written out term by term, as on paper."""
+"""Write out one row of one head term by term, as in a calculation by hand."""
 
 import math
 from collections.abc import Sequence
@@ -12,30 +12,30 @@ from headwise.explain.trace import Trace
 from headwise.lang import Text
 
 MOST_TERMS = 8
-"""The longest sum that is written out; of a longer one the first three terms and the last."""
+"""The maximum number of terms in a sum; of a longer sum, the first three and the last are shown."""
 
-KEYS_SHOWN = 12  # the most keys that are written out: those with the largest weights
-LARGE_SCORE = 20.0  # above this magnitude the largest score is subtracted before exp
+KEYS_SHOWN = 12  # the default number of keys written out: those with the largest weights
+LARGE_SCORE = 20.0  # if the largest score is larger in magnitude, it is subtracted before exp
 
 
 def row_derivation(trace: Trace, head: int, row: int, precision: int, most: int) -> list[Block]:
-    """One row step by step: dot products, scale, bias and mask, softmax, weighted sum.
+    """Write out one row: dot products, scale, bias and mask, softmax, weighted sum.
 
-    ``head`` counts from 1 and ``row``, a query, from 0; at most ``most`` keys are written out.
+    ``head`` counts from 1; ``row``, the query, counts from 0. At most ``most`` keys are shown.
     """
     writer = _Row.of(trace, head, row, precision, most)
     blocks: list[Block] = [*writer.opening(), *writer.scores(), *writer.scaled()]
     if trace.changed_by_mask:
         blocks += writer.masked()
     if not bool(writer.numbers("masked").isfinite().any()):
-        text = Text("This query sees no key: all its weights are 0, and so is its output.")
+        text = Text("This query is fully masked, so its weights and its output are 0.")
         return [*blocks, Paragraph(text)]
     return [*blocks, *writer.exponentials(), *writer.weights(), *writer.output()]
 
 
 @dataclass(frozen=True, eq=False)
 class _Row:
-    """One row, and the keys that are written out."""
+    """The written derivation of one row, and the keys shown in it."""
 
     trace: Trace
     head: int
@@ -56,14 +56,14 @@ class _Row:
         return self.trace.get(key, self.head)[self.row]
 
     def exponents(self) -> tuple[Tensor, float]:
-        """The scores as they stand in exp, and the number subtracted from each if one is large."""
+        """Return the scores as passed to exp, and the number subtracted from them, or 0."""
         scores = self.numbers("masked")
         peak = scores[scores.isfinite()].max().item()
         shift = peak if abs(peak) > LARGE_SCORE else 0.0
         return scores - shift, shift
 
     def ellipsis(self) -> Formula:
-        """Dots at the end of a sum over keys if a key with a weight above 0 is left out."""
+        """Return dots for the end of a sum if a key with a weight above 0 is left out."""
         weights = self.numbers("softmax")
         counted = int((weights > 0).sum()) > int((weights[list(self.keys)] > 0).sum())
         return Formula(" + …", r" + \cdots") if counted else Formula("", "")
@@ -71,7 +71,8 @@ class _Row:
     def opening(self) -> list[Block]:
         left_out = len(self.trace.key_tokens) - len(self.keys)
         text = Text(
-            "Written out: the {count} keys of largest weight; {left_out} are left out.",
+            "Only the {count} keys with the largest weights are shown; {left_out} keys are left "
+            "out.",
             count=len(self.keys),
             left_out=left_out,
         )
@@ -126,12 +127,9 @@ class _Row:
             if masked[j] != scaled[j]:
                 how = _sum([self.term(scaled[j]), self.term(masked[j] - scaled[j])])
             lines.append(self.line("ŝ", j, how, masked[j]))
-        text = Text("Add the bias; a key that this query may not see gets −∞:")
+        text = Text("Add the bias; the score of a masked key is −∞:")
         if self.trace.has("position"):
-            text = Text(
-                "Add the number of the position and the bias; a key that this query may not see "
-                "gets −∞:"
-            )
+            text = Text("Add the position bias and the bias; the score of a masked key is −∞:")
         return [Paragraph(text), Working(lines)]
 
     def exponentials(self) -> list[Block]:
@@ -145,10 +143,11 @@ class _Row:
         terms = _sum([self.term(raised[j]) for j in self.keys])
         whole = _filled("Z = %s%s", "Z = %s%s", terms, self.ellipsis())
         lines.append(_equal(whole, raised.sum().item(), self.precision))
-        text = Text("Exponentials and their sum $Z$:")
+        text = Text("Compute the exponentials and their sum $Z$:")
         if shift:
             text = Text(
-                "Exponentials after subtracting the largest score {peak}, which changes no weight:",
+                "Subtract the largest score {peak}, which does not change the weights, and compute "
+                "the exponentials:",
                 peak=decimal(shift, self.precision),
             )
         return [Paragraph(text), Working(lines)]
@@ -160,7 +159,7 @@ class _Row:
         for j in self.keys:
             quotient = _filled("%s / %s", "%s / %s", self.term(raised[j]), total)
             lines.append(self.line("a", j, quotient, weights[j]))
-        text = Text("Weights: each exponential divided by $Z$; they sum to 1:")
+        text = Text("Divide each exponential by $Z$; the resulting weights sum to 1:")
         return [Paragraph(text), Working(lines)]
 
     def output(self) -> list[Block]:
@@ -177,7 +176,7 @@ class _Row:
             self.ellipsis(),
             result,
         )
-        text = Text("Output: each row of $V$ times its weight, added up:")
+        text = Text("Output: multiply each row of $V$ by its weight, and add up the products:")
         return [Paragraph(text), Working([line])]
 
     def term(self, value: Tensor) -> Formula:
@@ -193,7 +192,7 @@ class _Row:
 
 
 def _filled(plain: str, tex: str, *parts: Formula) -> Formula:
-    """A formula from two templates, in which each ``%s`` is replaced by a part."""
+    """Return a formula from two templates, with each ``%s`` replaced by a part."""
     return Formula(plain % tuple(p.plain for p in parts), tex % tuple(p.latex for p in parts))
 
 
@@ -202,7 +201,7 @@ def _sum(terms: Sequence[Formula]) -> Formula:
 
 
 def _equal(left: Formula, value: float, precision: int) -> Formula:
-    """``left = value``, or ``≈`` where the value is rounded."""
+    """Return ``left = value``, or ``left ≈ value`` if the value is rounded."""
     text, tex = decimal(value, precision), latex(value, precision)
     exact = not math.isfinite(value) or math.isclose(float(text), value, rel_tol=1e-12)
     sign = ("=", "=") if exact else ("≈", r"\approx")
@@ -210,7 +209,7 @@ def _equal(left: Formula, value: float, precision: int) -> Formula:
 
 
 def _term(value: float, precision: int) -> Formula:
-    """A number in a sum: without trailing zeros, in brackets if negative.
+    """Write a number in a sum without trailing zeros, in parentheses if negative.
 
     Example:
         >>> _term(0.5, 4).plain, _term(-0.2, 4).plain
@@ -225,7 +224,7 @@ def _trim(text: str) -> str:
 
 
 def _vector(values: Sequence[float], precision: int, *, result: bool = False) -> Formula:
-    """A row of numbers in brackets; ``result`` keeps trailing zeros."""
+    """Write a row of numbers in brackets, with trailing zeros if ``result`` is true."""
     write = (lambda text: text) if result else _trim
     plain = [write(decimal(v, precision)) for v in values]
     tex = [write(latex(v, precision)) for v in values]

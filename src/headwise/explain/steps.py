@@ -1,4 +1,4 @@
-"""The five steps of multi-head attention as a document, with every number."""
+"""Write the five steps of multi-head attention as a document, with every number."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,29 +14,30 @@ from headwise.explain.trace import KEYS, OPTIONAL_KEYS, Trace, check_ranges
 from headwise.lang import LANGS, Text, enumeration
 
 HEADS_SHOWN = 4
-"""The most heads that are all shown; of more, only the first, unless ``head`` is given."""
+"""The maximum number of heads that are all shown; of more heads, only the first is shown."""
 
 MOST_TOKENS_DRAWN = 512
-"""The most tokens for which the weights of a large head are also drawn as a heat map."""
+"""The maximum number of tokens for which a heat map of the weights is drawn."""
 
 
 def steps(
     trace: Trace, *, head: int | None = None, row: int | None = None, precision: int = 4
 ) -> Document:
-    """The document that explains one attention.
+    """Return a document that explains one multi-head attention.
 
-    By default matrices of more than 12 rows or columns are summarised, only the first of more than
-    four heads is shown, and the first query that sees the most keys is written out term by term
-    with its 12 largest weights: query 0 without a mask, the last one under a causal mask.
+    By default, matrices with more than 12 rows or columns are summarised, and only the first head
+    is shown if there are more than four. One query is written out term by term for its 12 largest
+    weights: the first query that attends to the most keys, which is query 0 without a mask and the
+    last query with a causal mask.
 
     Args:
-        trace: the attention.
-        head: show only this head, from 1 to H, with matrices whole up to 64 rows and columns.
+        trace: the numbers of the attention.
+        head: show only this head, from 1 to H, and show matrices whole up to 64 rows and columns.
         row: write out this query, from 0 to L - 1, with up to 64 keys.
-        precision: decimals, from 0 to 15.
+        precision: the number of decimals, from 0 to 15.
 
     Raises:
-        BadValue: if one of them is out of range.
+        BadValue: if ``head``, ``row`` or ``precision`` is out of range.
     """
     check_ranges(trace, head, row, precision)
     writer = _Steps(trace, head, row, precision)
@@ -47,23 +48,23 @@ def steps(
 
 _SOFTMAX = Text("Softmax over each row: the weights of a query are at least 0 and sum to 1.")
 _SOFTMAX_SOME_MASKED = Text(
-    "Softmax over each row: the weights of a query are at least 0 and sum to 1, "
-    "or are all 0 where it sees no key."
+    "Softmax over each row: the weights of a query are at least 0 and sum to 1; "
+    "the weights of a fully masked query are all 0."
 )
 
 
-_PLACED = Text("The position adds $P$ to the input:")
+_PLACED = Text("The position encoding adds $P$ to the input:")
 _TURNED = Text(
-    "The position rotates each row of $Q_h$ and $K_h$ by angles that grow with the row's number, "
-    "so that the scores depend on distances:"
+    "The position encoding rotates each row of $Q_h$ and $K_h$ by angles that grow with the number "
+    "of the row, so the scores depend on distances:"
 )
-_ADDED = Text("Position: a number for each pair, by the distance of the key from the query.")
+_ADDED = Text("Position: a bias for each pair, which depends on the distance.")
 
 
 def _cross_attention(tokens: Sequence[str]) -> Text:
     return Text(
-        "Cross-attention: the queries come from $X$, the keys and values from the {count} "
-        "rows of $X_{{kv}}$: {names}.",
+        "In cross-attention, the queries come from $X$, and the keys and values come from the "
+        "{count} rows of $X_{{kv}}$: {names}.",
         count=len(tokens),
         names=enumeration(tokens, SMALL),
     )
@@ -104,9 +105,9 @@ class _Steps:
     def opening(self) -> list[Block]:
         trace, (length, width) = self.trace, self.trace.get("x").shape
         text = Text(
-            "{length} tokens: {names}. Each is a row of $X$ with $E$ = {width} numbers. $H$ = "
-            "{heads} heads, each with $d_k$ = {dim} and $d_v$ = {value_dim}. Rows count "
-            "from 0, heads from 1. Every result is computed from unrounded numbers.",
+            "{length} tokens: {names}. Each token is a row of $X$ with $E$ = {width} numbers. "
+            "There are $H$ = {heads} heads, each with $d_k$ = {dim} and $d_v$ = {value_dim}. Rows "
+            "are numbered from 0, heads from 1. Every result is computed from unrounded numbers.",
             length=length,
             names=enumeration(trace.tokens, SMALL),
             width=width,
@@ -151,7 +152,7 @@ class _Steps:
 
     @property
     def sources(self) -> tuple[Formula, Formula]:
-        """What queries, and keys and values, are projected from."""
+        """The symbols of the inputs of the query projection and of the key/value projections."""
         plain, latex = "X_kv", OPTIONAL_KEYS["kv"][1]
         if not self.trace.has("kv"):
             plain = latex = "X"
@@ -164,7 +165,7 @@ class _Steps:
         return f" + b^{letter}" if getattr(weights, f"{name}_bias") is not None else ""
 
     def weights(self, letters: str) -> list[Block]:
-        """W of each projection as in the paper, inputs down and outputs across, and its b."""
+        """Return W of each projection as in the paper, columns being outputs, and the bias b."""
         if self.identity_projections:
             return [Paragraph(Text("All projections are the identity here."))]
         blocks: list[Block] = []
@@ -180,15 +181,15 @@ class _Steps:
     def split(self) -> list[Block]:
         dim, value_dim = (self.trace.get(key, 1).shape[1] for key in "qv")
         text = Text(
-            "Head $h$ takes {dim} columns of $Q$ and of $K$ and {value_dim} of $V$: head 1 the "
-            "first ones, head 2 the next ones, and so on.",
+            "Each head takes {dim} columns of $Q$ and of $K$, and {value_dim} columns of $V$: head "
+            "1 takes the first columns, head 2 the next columns, and so on.",
             dim=dim,
             value_dim=value_dim,
         )
         blocks: list[Block] = [_step(2, Text("Split into heads")), Paragraph(text)]
         if len(self.heads) < self.trace.heads:
             note = Text(
-                "Head {head} of {heads} is shown; --head N shows another.",
+                "Only head {head} of {heads} is shown; use --head N to show another head.",
                 head=self.heads[0],
                 heads=self.trace.heads,
             )
@@ -214,7 +215,7 @@ class _Steps:
             f"head_h = softmax({plain}{bias}) V_h",
             rf"\mathrm{{head}}_h = \mathrm{{softmax}}\left({latex}{bias}\right) V_h",
         )
-        blocks: list[Block] = [_step(3, Text("Attend, each head by itself")), formula]
+        blocks: list[Block] = [_step(3, Text("Compute attention in each head")), formula]
         for head in self.heads:
             blocks += self.one_head(head)
         return blocks
@@ -235,20 +236,20 @@ class _Steps:
         row = self.worked_row(head)
         token = self.trace.tokens[row]
         title = Text(
-            "Head {head}, row {row} ({tokens}), written out", head=head, row=row, tokens=token
+            "Derivation of head {head}, row {row} ({tokens})", head=head, row=row, tokens=token
         )
         most = KEYS_SHOWN if self.row is None else SELECTED
         blocks.append(Heading(title, 4))
         return blocks + row_derivation(self.trace, head, row, self.precision, most)
 
     def worked_row(self, head: int) -> int:
-        """The row that is written out: as asked for, else the first that sees the most keys."""
+        """Return the row to write out: the selected row, or the first that attends to most keys."""
         if self.row is not None:
             return self.row
         return int(self.trace.get("masked", head).isfinite().sum(-1).argmax())
 
     def equations(self, softmax: Text) -> list[tuple[str, Text, str, str]]:
-        """The steps of one head: key, explanation, formula, and its LaTeX; ``%d`` is the head."""
+        """Return the key, explanation, formula and LaTeX of each step; ``%d`` is the head."""
         biased = self.trace.changed_by_mask
         scores, tex = ("Ŝ", r"\hat{S}_{%d}") if biased else ("S̃", r"\tilde{S}_{%d}")
         score = Text("Scores: the dot product of each query with each key.")
@@ -260,14 +261,14 @@ class _Steps:
         if self.standard_scale:
             scale = Text("Scale: divide by $\\sqrt{d_k}$.")
             scaled = ("S̃_%d = S_%d / √d_k", r"\tilde{S}_{%d} = S_{%d} / \sqrt{d_k}")
-        mask = Text("Bias and mask: $B$ is added, and a key that may not be seen gets −∞.")
+        mask = Text("Bias and mask: add $B$, and set the scores of masked keys to −∞.")
         masked = ("Ŝ_%d = S̃_%d + B_%d", r"\hat{S}_{%d} = \tilde{S}_{%d} + B_{%d}")
         if self.trace.has("position"):
             masked = (
                 "Ŝ_%d = S̃_%d + P_%d + B_%d",
                 r"\hat{S}_{%d} = \tilde{S}_{%d} + P_{%d} + B_{%d}",
             )
-        output = Text("Weighted sum: each query gets the rows of $V$, mixed by its weights.")
+        output = Text("Weighted sum: add up the rows of $V$, multiplied by the query's weights.")
         weights = (f"A_%d = softmax({scores}_%d)", rf"A_{{%d}} = \mathrm{{softmax}}({tex})")
         return [
             ("score", score, *product),
@@ -279,23 +280,23 @@ class _Steps:
         ]
 
     def masked_rows(self, head: int) -> list[Block]:
-        """A sentence about the queries that see no key, if there are any."""
+        """Return a sentence about the fully masked queries, or nothing if there are none."""
         masked = ~self.trace.get("masked", head).isfinite().any(-1)
         rows = masked.nonzero()[:, 0].tolist()
         if not rows:
             return []
         listed = enumeration(list(map(str, rows)), SMALL)
-        text = Text("Rows that see no key ({listed}) have weights 0 and output 0.", listed=listed)
+        text = Text("Fully masked queries ({listed}) have weights 0 and output 0.", listed=listed)
         return [Paragraph(text)]
 
     def heat_map(self, head: int) -> list[Block]:
-        """The weights as a heat map, for a head that is too large to be shown whole."""
+        """Return the weights as a heat map if they are too large to be shown as numbers."""
         tokens, keys = self.trace.tokens, self.trace.key_tokens
         if not SMALL < max(len(tokens), len(keys)) <= MOST_TOKENS_DRAWN:
             return []
         allowed = self.trace.get("masked", head).isfinite()
         values = self.trace.get("softmax", head).masked_fill(~allowed, torch.nan).tolist()
-        title = Text("Weights of head {head}", head=head)
+        title = Text("Attention weights of head {head}", head=head)
         return [HeatMap(title, values, tokens, keys)]
 
     def concatenate(self) -> list[Block]:
@@ -303,7 +304,7 @@ class _Steps:
         formula = Formula("Concat = [head_1, …, head_H]", latex)
         values, tokens = self.trace.get("concat"), self.trace.tokens
         matrix = self.matrix("Concat", values, tokens, r"\mathrm{Concat}")
-        return [_step(4, Text("Put the heads side by side")), formula, *matrix]
+        return [_step(4, Text("Concatenate the heads")), formula, *matrix]
 
     def result(self) -> list[Block]:
         bias, output = self.bias("out", "O"), self.trace.get("output")
@@ -312,7 +313,7 @@ class _Steps:
         )
         weights = [] if self.identity_projections else self.weights("O")
         matrix = self.matrix("Output", output, self.trace.tokens, r"\mathrm{Output}")
-        return [_step(5, Text("Project the result")), formula, *weights, *matrix]
+        return [_step(5, Text("Project the concatenation")), formula, *weights, *matrix]
 
     def quantity(self, key: str, head: int) -> list[Block]:
         trace, pairs = self.trace, key in ("score", "scaled", "position", "masked", "softmax")
@@ -348,7 +349,7 @@ _LETTERS = {"q": "Q", "k": "K", "v": "V", "score": "S", "scaled": "S̃", "masked
 _LETTERS |= {"softmax": "A", "head": "head", "turned_q": "Q'", "turned_k": "K'", "position": "P"}
 
 _INPUTS = {"kv": "X_kv", "placed": "X + P", "placed_kv": "X_kv + P"}
-"""How an input other than X is called in a terminal."""
+"""The plain-text symbols of the inputs other than X."""
 
 _DEFINITION = Formula(
     "MultiHead(X) = Concat(head_1, …, head_H) W^O",

@@ -1,25 +1,25 @@
-"""Every number of one multi-head attention, computed in float64, and its JSON.
+"""Compute every number of one multi-head attention in float64, and convert them to JSON.
 
-Source of the symbols: Vaswani et al. 2017, section 3.2. Heads are numbered from 1 as in the paper
-and in worked examples, rows from 0. The JSON of `as_json`, with every digit that float64 needs:
+Source of the symbols: Vaswani et al. 2017, section 3.2. Heads are numbered from 1, as in the paper
+and in worked examples; rows are numbered from 0. `as_json` writes numbers in full precision:
 
     {
       "format": "headwise.explain/1",
-      "tokens": ["我", …],                  one for each row of X, a query
-      "key_tokens": ["我", …],              one for each key; those of X in self-attention
+      "tokens": ["我", …],                  one token for each query (row of X)
+      "key_tokens": ["我", …],              one token for each key; as "tokens" in self-attention
       "heads": 2,                            H
       "scale": 0.7071067811865475,           the factor on the scores
-      "changed_by_mask": false,              whether a mask, a bias or a position changed them
-      "formulas": {"score": "S_h = …", …},   LaTeX, by key
-      "quantities": [
+      "changed_by_mask": false,              whether a mask, bias or position changes the scores
+      "formulas": {"score": "S_h = …", …},   the LaTeX formula of each key
+      "quantities": [                        in the order of the computation
         {
-          "key": "softmax",                  one of `KEYS` or, where it occurs, `OPTIONAL_KEYS`
+          "key": "softmax",                  a key of `KEYS` or `OPTIONAL_KEYS`
           "head": 1,                         from 1; null for a quantity of all heads
           "name": {"en": …, "zh": …},
           "symbol": "A_{1}",                 LaTeX
           "shape": [3, 3],
           "values": [[0.37, …], …]           row by row; null for a score of -inf (blocked)
-        }, …                                 in the order of the computation
+        }, …
       ]
     }
 """
@@ -45,17 +45,17 @@ from headwise.reference import Steps, reference
 __all__ = ["Projections", "Quantity", "Trace", "as_json", "check_ranges", "trace"]
 
 MOST_SCORES = 2**23
-"""The most scores, H L L, of one trace, which keeps several float64 copies of them."""
+"""The maximum number of scores, H · Lq · Lk; a trace stores several float64 copies of them."""
 
 MOST_PRECISION = 15
 
 
 @dataclass(frozen=True, eq=False)
 class Quantity:
-    """One named matrix of the computation, with its name in words and its symbol.
+    """One matrix of the computation, with its name and its LaTeX symbol.
 
-    ``key`` is one of `KEYS`, ``head`` counts from 1 and is None for all heads, and ``values`` are
-    (rows, columns) in float64; rows are queries, or keys for "k" and "v".
+    ``key`` is a key of `KEYS` or `OPTIONAL_KEYS`. ``head`` counts from 1; None means all heads.
+    ``values`` is (rows, columns) in float64; rows are queries, or keys for "k" and "v".
     """
 
     key: str
@@ -89,9 +89,9 @@ OPTIONAL_KEYS = {
     "placed_kv": (Text("input of keys and values plus position"), r"X_{\mathrm{kv}} + P"),
     "turned_q": (Text("queries of the head, rotated"), "Q'_{%d}"),
     "turned_k": (Text("keys of the head, rotated"), "K'_{%d}"),
-    "position": (Text("bias of the position"), "P_{%d}"),
+    "position": (Text("position bias"), "P_{%d}"),
 }
-"""The quantities of cross-attention and of positions."""
+"""The quantities that occur only in cross-attention or with a position encoding."""
 
 PER_HEAD = (
     *("q", "k", "v", "turned_q", "turned_k", "score", "scaled", "position", "masked", "softmax"),
@@ -101,11 +101,11 @@ PER_HEAD = (
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One attention with all its numbers.
+    """All numbers of one multi-head attention.
 
-    ``tokens`` label the rows of X and ``key_tokens`` the keys, ``scale`` is the factor on the
-    scores, ``changed_by_mask`` is whether a mask, a bias or a position changed them, and
-    ``quantities`` are in the order of computation.
+    ``tokens`` labels the rows of X, and ``key_tokens`` the keys. ``scale`` is the factor on the
+    scores. ``changed_by_mask`` says whether a mask, a bias or a position changes the scores.
+    ``quantities`` is in the order of the computation.
     """
 
     tokens: tuple[str, ...]
@@ -117,16 +117,16 @@ class Trace:
     quantities: tuple[Quantity, ...]
 
     def has(self, key: str) -> bool:
-        """Whether a quantity of `OPTIONAL_KEYS` occurs."""
+        """Return whether the trace contains a quantity with this key."""
         return any(quantity.key == key for quantity in self.quantities)
 
     def get(self, key: str, head: int | None = None) -> Tensor:
-        """The values of one quantity, or `BadValue` if there is none; ``head`` counts from 1."""
+        """Return the values of one quantity; ``head`` counts from 1. Raise `BadValue` if absent."""
         for quantity in self.quantities:
             if (quantity.key, quantity.head) == (key, head):
                 return quantity.values
         raise BadValue(
-            "trace: no quantity {key!r} of head {head}; keys are {keys}",
+            "trace: there is no quantity {key!r} of head {head}; valid keys are {keys}",
             key=key,
             head=head,
             keys=", ".join(KEYS),
@@ -144,20 +144,20 @@ def trace(
     kv: TokenArray | None = None,
     position: Position | None = None,
 ) -> Trace:
-    """Compute one multi-head attention and keep every number.
+    """Compute one multi-head attention and record every number.
 
     Args:
         x: the input (L, E).
-        heads: H; without ``projections`` it must divide E.
-        projections: the weights; None means identity.
-        tokens: L labels; None numbers the rows.
-        mask: which pairs may attend, and the bias that is added to the scores.
-        scale: factor on the scores; None means 1/sqrt(D).
-        kv: the input of the keys and values (Lk, E_kv) in cross-attention; None means x.
-        position: the position encoding; one that changes the values is not shown.
+        heads: H, the number of heads; without ``projections`` it must divide E.
+        projections: the weights; None means identity projections.
+        tokens: L labels for the rows; None labels them 0 to L - 1.
+        mask: the mask, and possibly a bias on the scores.
+        scale: the factor on the scores; None means 1/sqrt(D).
+        kv: in cross-attention, the input of the keys and values (Lk, E_kv); None means x.
+        position: the position encoding; an effect on the values is not recorded.
 
     Raises:
-        BadValue: if a size does not fit; the message names it.
+        BadValue: if a size does not fit; the message names the argument.
 
     Example:
         >>> t = trace(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), heads=1, scale=1.0)
@@ -175,7 +175,7 @@ def trace(
         values[name] = weights.project(given, name.lower())
     # each (1, H, L, D)
     q, k, v = (values[n].reshape(len(values[n]), heads, -1).transpose(0, 1)[None] for n in "QKV")
-    later = None if "placed" in values else position  # one that is added is in q, k and v already
+    later = None if "placed" in values else position  # q, k and v contain an added position
     call = Call.of(q, k, v, mask=mask, scale=scale, position=later)
     steps = reference(call)
     values |= _per_head(call, steps)
@@ -195,7 +195,7 @@ def _labels(tokens: Sequence[str] | None, rows: Tensor) -> tuple[str, ...]:
 def _inputs(
     x: Tensor, keys: Tensor | None, position: Position | None
 ) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
-    """What the queries, and the keys and values, are projected from; and how it came about."""
+    """Return the inputs of the query and of the key/value projections, and their quantities."""
     given = {"x": x.detach().to(torch.float64)}
     if keys is not None:
         given["kv"] = keys.detach().to(torch.float64)
@@ -209,9 +209,9 @@ def _inputs(
 
 
 def _per_head(call: Call, steps: Steps) -> dict[str, Tensor]:
-    """The quantities of every head, (H, L, ...).
+    """Return the quantities of every head, (H, L, ...).
 
-    The reference sets the keys that no query sees to 0; a reader expects the columns of K.
+    They contain all keys of K, although the reference sets keys masked for all queries to 0.
     """
     with torch.no_grad():
         turned, against = call.position.content(call.q, call.k, call.shape)
@@ -245,15 +245,15 @@ def _quantities(values: dict[str, Tensor], heads: int) -> list[Quantity]:
 def _check_input(name: str, x: Tensor) -> None:
     if x.dim() != 2 or not x.is_floating_point() or not x.numel():
         raise BadValue(
-            "{name}: expected numbers (L, E), at least one row and column, got {shape}",
+            "{name}: expected a matrix (L, E) with at least one row and column, got {shape}",
             name=name,
             shape=tuple(x.shape),
         )
     if not bool(x.isfinite().all()):
         row, column = (~x.isfinite()).nonzero()[0].tolist()
         raise BadValue(
-            "{name}: every number must be finite, got {value} in row {row}, column {column}; "
-            "replace it",
+            "{name}: expected finite numbers, got {value} in row {row}, column {column} (both "
+            "counted from 0); replace this number",
             name=name,
             value=x[row, column].item(),
             row=row,
@@ -264,8 +264,8 @@ def _check_input(name: str, x: Tensor) -> None:
 def _check_sizes(x: Tensor, keys: Tensor, heads: int, tokens: Sequence[str] | None) -> None:
     if len(x) * len(keys) * heads > MOST_SCORES:
         raise BadValue(
-            "x: expected at most {most:,} scores, got {scores:,} from {rows} "
-            "rows and {heads} heads; give fewer rows",
+            "x: expected at most {most:,} scores, got {scores:,} for {rows} rows of x and {heads} "
+            "heads; use fewer rows",
             most=MOST_SCORES,
             scores=len(x) * len(keys) * heads,
             rows=len(x),
@@ -273,14 +273,14 @@ def _check_sizes(x: Tensor, keys: Tensor, heads: int, tokens: Sequence[str] | No
         )
     if tokens is not None and len(tokens) != len(x):
         raise BadValue(
-            "tokens: expected {expected}, one for each row of x, got {got}",
+            "tokens: expected {expected} tokens, one for each row of x, got {got}",
             expected=len(x),
             got=len(tokens),
         )
 
 
 def check_ranges(trace: Trace, head: int | None, row: int | None, precision: int) -> None:
-    """Raise `BadValue` for a head, a row or a precision out of range."""
+    """Raise `BadValue` if the head, the row or the precision is out of range."""
     ranges = (
         ("head", head, 1, trace.heads),
         ("row", row, 0, len(trace.tokens) - 1),
@@ -289,7 +289,7 @@ def check_ranges(trace: Trace, head: int | None, row: int | None, precision: int
     for name, value, low, high in ranges:
         if value is not None and not low <= value <= high:
             raise BadValue(
-                "{name}: expected a whole number from {low} to {high}, got {value}",
+                "{name}: expected an integer from {low} to {high}, got {value}",
                 name=name,
                 low=low,
                 high=high,
@@ -313,7 +313,7 @@ FORMULAS = {
     "concat": r"\mathrm{Concat} = [\mathrm{head}_1, \ldots, \mathrm{head}_H]",
     "output": r"\mathrm{Output} = \mathrm{Concat}\, W^O + b^O",
 }
-"""The definition of each quantity; c is the scale, b and B are 0 where there is none."""
+"""The formula of each quantity. c is the scale; b (bias) and B (mask and bias) may be 0."""
 
 
 OPTIONAL_FORMULAS = {
@@ -324,11 +324,11 @@ OPTIONAL_FORMULAS = {
     "turned_k": "K'_h = R K_h",
     "position": "P_h",
 }
-"""R turns each row by angles of its position; P is what the position adds."""
+"""R rotates each row by angles that depend on its position; P is the added position encoding."""
 
 
 def formulas(trace: Trace) -> dict[str, str]:
-    """The definition of each quantity of a trace."""
+    """Return the formula of each quantity of a trace."""
     present = {quantity.key for quantity in trace.quantities}
     optional = {key: text for key, text in OPTIONAL_FORMULAS.items() if key in present}
     result = {**FORMULAS, **optional}
@@ -344,21 +344,21 @@ def formulas(trace: Trace) -> dict[str, str]:
 
 
 def as_json(trace: Trace, *, head: int | None = None, precision: int | None = None) -> str:
-    """The trace as JSON in the form above.
+    """Convert a trace to JSON in the format above.
 
-    ``head``, from 1, selects the quantities of one head and those of all heads; ``precision`` is
-    the number of decimals, None for every digit.
+    ``head``, from 1, selects one head; quantities of all heads are always included. ``precision``
+    is the number of decimals; None means full precision.
 
     Raises:
-        BadValue: if there are more than `MOST_NUMBERS` numbers, or no such head.
+        BadValue: if there are more than `MOST_NUMBERS` numbers, or the head does not exist.
     """
     check_ranges(trace, head, None, precision or 0)
     selected = [q for q in trace.quantities if head is None or q.head in (None, head)]
     count = sum(quantity.values.numel() for quantity in selected)
     if count > MOST_NUMBERS:
         raise BadValue(
-            "format: expected at most {most:,} numbers as JSON, got {count:,}; "
-            "give one head, or fewer rows",
+            "format: JSON can contain at most {most:,} numbers, got {count:,}; select one head, or "
+            "use fewer rows",
             most=MOST_NUMBERS,
             count=count,
         )

@@ -1,12 +1,12 @@
-"""Read the named arrays of a file of weights; nothing is ever unpickled.
+"""Read the named arrays of a weights file, without unpickling.
 
-| type | contents |
+| file extension | contents |
 |---|---|
 | .safetensors, .pt, .pth | a ``state_dict()`` |
 | .npz | arrays saved with `numpy.savez` |
 | .json | ``{"W_Q": [[…], …], "b_Q": […], …}``, nested or not |
-| .csv, .tsv | a line with a name, then the rows of its array, and so on |
-| an article, such as .md or .ipynb | the arrays that it prints |
+| .csv, .tsv | for each array a line with its name, then its rows |
+| of an article, such as .md or .ipynb | the arrays printed in the article |
 """
 
 import warnings
@@ -34,31 +34,31 @@ from headwise.explain.article_arrays import arrays
 from headwise.explain.number_tables import from_lists, named_blocks
 from headwise.lang import Text
 
-MOST_BYTES = 4 * 2**30  # the largest file that is opened, before and after decompression
-MOST_NUMBERS = 2**26  # the most numbers of one array
+MOST_BYTES = 4 * 2**30  # the maximum file size in bytes, before and after decompression
+MOST_NUMBERS = 2**26  # the maximum number of elements of one array
 
 TYPES = (".safetensors", ".pt", ".pth", ".npz", ".json", ".csv", ".tsv", *ARTICLES)
 
 
 @dataclass(frozen=True)
 class NamedArrays:
-    """The names in a file, and a function that loads one in float64."""
+    """The names of the arrays in a file, and a function that loads one array."""
 
     names: frozenset[str]
     load: Callable[[str], Tensor]
 
     def get(self, name: str, axes: int) -> Tensor:
-        """One array with this number of axes; `BadFile` if it is not finite or too large."""
+        """Load a finite array with this number of axes in float64; raise `BadFile` otherwise."""
         tensor = self.load(name)
         check_size(name, tensor.numel())
         readable = tensor.layout == torch.strided and tensor.is_floating_point()
         whole = readable and not tensor.is_meta
         if axes == 1 and whole and tensor.dim() == 2 and 1 in tensor.shape:
-            tensor = tensor.flatten()  # a bias that is printed as a row
+            tensor = tensor.flatten()  # a bias stored as a matrix with one row or column
         if tensor.dim() != axes or not whole or not bool(tensor.isfinite().all()):
             raise BadFile(
-                "{name}: expected finite floating point numbers with {axes} axes, got {dtype} "
-                "{shape}",
+                "{name}: expected a finite floating point array with {axes} axes, got {dtype} of "
+                "shape {shape}",
                 name=clean(name),
                 axes=axes,
                 dtype=tensor.dtype,
@@ -69,7 +69,7 @@ class NamedArrays:
 
 @contextmanager
 def open_arrays(file: InputFile) -> Iterator[NamedArrays]:
-    """The arrays of a file of one of `TYPES`.
+    """Open a file with one of the extensions in `TYPES`, and yield its named arrays.
 
     Raises:
         BadFile: if the file cannot be used.
@@ -110,12 +110,12 @@ def _torch(file: InputFile) -> dict[str, Tensor]:
         _check_archive(file)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickles it does not expect: refused below
+            warnings.simplefilter("ignore")  # unexpected pickles raise an error below
             loaded = torch.load(file.path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a hostile file makes the decoder raise is about the file
+    except Exception as error:  # any error of the decoder on a hostile file means a bad file
         raise BadFile(
-            "holds more than tensors, or is damaged, and is never unpickled; save only "
-            "the weights: torch.save(module.state_dict(), file), or use .safetensors"
+            "the file is damaged or contains objects other than tensors, which are never "
+            "unpickled; use torch.save(module.state_dict(), file), or a .safetensors file"
         ) from error
     state = loaded.get("state_dict", loaded) if isinstance(loaded, Mapping) else None
     if not isinstance(state, Mapping):
@@ -126,15 +126,15 @@ def _torch(file: InputFile) -> dict[str, Tensor]:
 
 
 def _check_archive(file: InputFile) -> None:
-    """Raise an error where a compressed file would exceed `MOST_BYTES`."""
+    """Raise `BadFile` if a compressed file exceeds `MOST_BYTES` when decompressed."""
     try:
         with closing(zipfile.ZipFile(file.path)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
-    except Exception as error:  # whatever a hostile archive makes the parser raise is about it
-        raise BadFile("is a damaged archive") from error
+    except Exception as error:  # any error of the parser on a hostile archive means a bad file
+        raise BadFile("the archive is damaged") from error
     if size > MOST_BYTES:
         raise BadFile(
-            "expected at most {most:,} bytes when unpacked, got {size:,}",
+            "expected at most {most:,} bytes when decompressed, got {size:,}",
             most=MOST_BYTES,
             size=size,
         )
@@ -149,10 +149,10 @@ def _npz(file: InputFile) -> dict[str, Tensor]:
     try:
         with np.load(file.path, allow_pickle=False) as archive:
             found = {name: archive[name] for name in archive.files}
-    except Exception as error:  # whatever a hostile header makes the parser raise is about the file
+    except Exception as error:  # any error of the parser on a hostile header means a bad file
         raise BadFile(
-            "expected arrays of numbers, got a damaged file or Python objects, which are never "
-            "unpickled; save them with numpy.savez(file, W_Q=…, W_K=…, W_V=…, W_O=…)"
+            "expected numeric arrays, got a damaged file or Python objects, which are never "
+            "unpickled; save arrays with numpy.savez(file, W_Q=…, W_K=…, W_V=…, W_O=…)"
         ) from error
     numeric = {name: array for name, array in found.items() if array.dtype.kind in "fiub"}
     return {name: torch.from_numpy(array.astype("float64")) for name, array in numeric.items()}
@@ -166,7 +166,7 @@ def _json(file: InputFile) -> dict[str, Tensor]:
 
 
 def _nested(content: dict[str, object], prefix: str) -> Iterator[tuple[str, Tensor]]:
-    """The arrays of a dictionary and of those in it, their names joined by dots."""
+    """Yield the arrays of a nested dictionary, with names joined by dots."""
     for name, value in content.items():
         if isinstance(value, dict):
             yield from _nested(value, f"{prefix}{name}.")
@@ -182,7 +182,7 @@ def _table(file: InputFile) -> dict[str, Tensor]:
 
 
 def _article(file: InputFile) -> dict[str, Tensor]:
-    """The arrays of an article; of several with one name, the first."""
+    """Return the arrays of an article; the first of several arrays with the same name."""
     found: dict[str, Tensor] = {}
     for array in arrays(from_bytes(content(file), file.suffix).text):
         found.setdefault(array.name, torch.tensor(array.table.rows, dtype=torch.float64))

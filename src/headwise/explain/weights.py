@@ -1,12 +1,12 @@
-"""The projections of one attention from a file, whatever its module is called.
+"""Load the projections of one attention module from a file, for many naming conventions.
 
-| names | arrangement |
+| names | layout of the weights |
 |---|---|
-| ``in_proj_weight``, ``q_proj.weight`` | `torch.nn.MultiheadAttention` and `headwise` |
-| ``…query.weight``, ``…wq.weight``, ``…to_q.weight`` | Linear layers: rows are outputs |
-| ``…qkv.weight``, ``…c_attn.weight`` | all of q, all of k, all of v, one below the other |
-| ``…query_key_value.weight`` | q, k, v of head 1, then of head 2, and so on |
-| ``W_Q``, ``W^K``, ``WV``, ``b_O``, ``W_Q1`` | as in the paper, Q = X W: columns are outputs |
+| ``in_proj_weight``, ``q_proj.weight`` | as in `torch.nn.MultiheadAttention` and `headwise` |
+| ``…query.weight``, ``…wq.weight``, ``…to_q.weight`` | linear layers, whose rows are outputs |
+| ``…qkv.weight``, ``…c_attn.weight`` | rows of q, then rows of k, then rows of v |
+| ``…query_key_value.weight`` | q, k, v of head 1, then q, k, v of head 2, and so on |
+| ``W_Q``, ``W^K``, ``WV``, ``b_O``, ``W_Q1`` | as in the paper, Q = X W; columns are outputs |
 """
 
 import re
@@ -35,17 +35,17 @@ _UNSHOWN = ("bias_k", "bias_v")
 
 @dataclass(frozen=True)
 class _Name:
-    """What the name of an array says: the module, the role, and how the array lies."""
+    """The parts of an array's name: the module, the role, the kind, and the layout."""
 
-    prefix: str
+    prefix: str  # the path of the attention module
     role: str  # "q", "k", "v", "qkv" or "out"
     kind: str  # "weight" or "bias"
     paper: bool = False  # whether columns are outputs
-    head: int = 0
+    head: int = 0  # the number of the head in the name, or 0
 
     @classmethod
     def parse(cls, name: str) -> "_Name | None":
-        """From a name such as ``layers.0.attn.q_proj.weight`` or ``W_Q``; None for any other."""
+        """Parse a name such as ``layers.0.attn.q_proj.weight`` or ``W_Q``, or return None."""
         if match := _PAPER.fullmatch(name):
             role = match["role"].lower().replace("o", "out")
             kind = "bias" if match["kind"] == "b" else "weight"
@@ -58,14 +58,14 @@ class _Name:
         if role_of is None:
             return None
         parts = owner.split(".")
-        while len(parts) > 1 and parts[-1].isdigit():  # an item of a list, as in to_out.0
+        while len(parts) > 1 and parts[-1].isdigit():  # the index in a list, as in to_out.0
             parts.pop()
         return cls(".".join(parts[:-1]), role_of, kind)
 
 
 @dataclass
 class _Attention:
-    """The names of one attention by role and kind; several where each head has its own."""
+    """The array names of one attention module by role and kind, possibly one for each head."""
 
     names: dict[tuple[str, str], list[tuple[int, str]]] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ class _Attention:
 
     @property
     def complete(self) -> bool:
-        """Whether it has queries, keys and values."""
+        """Whether the module has query, key and value projections."""
         roles = {role for role, kind in self.names if kind == "weight"}
         return "qkv" in roles or {"q", "k", "v"} <= roles
 
@@ -89,13 +89,13 @@ def load_projections(
     """Read projections from ``path``, ``path:prefix``, or three or four files of one matrix each.
 
     Args:
-        value: a file of one of `weight_files.TYPES`, with a prefix if it has several attentions, or
-            ``WQ.csv,WK.csv,WV.csv[,WO.csv]``, whose matrices lie as in the paper.
+        value: a file with an extension in `weight_files.TYPES`, with a prefix if it contains
+            several attention modules, or ``WQ.csv,WK.csv,WV.csv[,WO.csv]`` as in the paper.
         heads: H, for weights that are grouped by head or have fewer key/value heads.
-        notify: takes a note on what was assumed.
+        notify: a function that receives notes about assumptions.
 
     Raises:
-        BadFile: if the prefix is missing or unknown, or a matrix is missing or not as expected.
+        BadFile: if the prefix is missing or unknown, or a matrix is missing or does not fit.
         MissingExtra: if the package that reads the file is not installed.
     """
     files = value.split(",")
@@ -112,7 +112,7 @@ def load_projections(
 
 
 def _attention(file: InputFile, names: Iterable[str]) -> _Attention:
-    """The attention that the user named, or the only one in the file."""
+    """Return the attention module that the user named, or the only one in the file."""
     found: dict[str, _Attention] = {}
     outs: list[tuple[_Name, str]] = []
     for name in sorted(names):
@@ -126,8 +126,8 @@ def _attention(file: InputFile, names: Iterable[str]) -> _Attention:
     unshown = [name for name in names if name in {f"{prefix}.{n}".lstrip(".") for n in _UNSHOWN}]
     if unshown:
         raise BadFile(
-            "has bias_k and bias_v, a learned key and value that explain does not show; "
-            "give the weights of a module without add_bias_kv"
+            "the file contains bias_k and bias_v, a learned key and value, which explain does not "
+            "support; use the weights of a module without add_bias_kv"
         )
     for parsed, name in _outputs(prefix, outs):
         whole[prefix].add(parsed, name)
@@ -144,17 +144,18 @@ def _prefix(file: InputFile, whole: dict[str, _Attention], found: dict[str, _Att
         lacking = [role for role in "qkv" if (role, "weight") not in missing]
         if missing and len(lacking) < 3:
             raise BadFile(
-                "has no {missing} projection beside {known}; expected queries, keys and values",
+                "expected projections for q, k and v, but the file has only {known} and lacks "
+                "{missing}",
                 missing=", ".join(lacking),
                 known=listed(sorted(name for (_, name), *_ in missing.values())),
             )
         raise BadFile(
-            "has no projections that are known by name; expected W_Q, W_K, W_V and W_O, or the "
-            "names of a state_dict such as in_proj_weight or q_proj.weight"
+            "the file contains no projections with known names; expected W_Q, W_K, W_V and W_O, or "
+            "the names of a state_dict such as in_proj_weight or q_proj.weight"
         )
     raise BadFile(
-        "expected the prefix of one of its {count} attentions ({prefixes}), got {got!r}; write "
-        "{file}:prefix",
+        "expected the prefix of one of {count} attention modules in the file ({prefixes}), got "
+        "{got!r}; write {file}:PREFIX",
         count=len(whole),
         prefixes=listed(sorted(whole)),
         got=clean(file.tensor or ""),
@@ -163,7 +164,7 @@ def _prefix(file: InputFile, whole: dict[str, _Attention], found: dict[str, _Att
 
 
 def _outputs(prefix: str, outs: list[tuple[_Name, str]]) -> list[tuple[_Name, str]]:
-    """The output projection of an attention: beside its inputs, or in the module's output block."""
+    """Return the output projection, found next to q, k and v or in the module's output block."""
     parent = prefix.rpartition(".")[0]
     block = f"{parent}.output".lstrip(".")
     beside = [out for out in outs if out[0].prefix == prefix]
@@ -176,7 +177,7 @@ def _outputs(prefix: str, outs: list[tuple[_Name, str]]) -> list[tuple[_Name, st
 
 
 def _weights(attention: _Attention, found: NamedArrays, heads: int | None) -> dict[str, Tensor]:
-    """The matrix of each role, rows being outputs."""
+    """Return the matrix of each role, with outputs as rows."""
     result: dict[str, Tensor] = {}
     for (role, kind), entries in attention.names.items():
         if kind == "bias":
@@ -194,16 +195,16 @@ def _weights(attention: _Attention, found: NamedArrays, heads: int | None) -> di
 
 
 def _oriented(name: str, matrix: Tensor) -> Tensor:
-    """The matrix with outputs as rows; by the names of the paper they are columns."""
+    """Return the matrix with outputs as rows; matrices named as in the paper are transposed."""
     parsed = _Name.parse(name)
     return matrix.T if parsed is not None and parsed.paper else matrix
 
 
 def _split(packed: Tensor, name: str, heads: int | None) -> tuple[Tensor, ...]:
-    """q, k and v of a fused matrix or bias."""
+    """Split a fused matrix or bias into q, k and v."""
     if len(packed) % 3:
         raise BadFile(
-            "{name}: expected q, k and v one below the other, 3 H D rows, got {got}",
+            "{name}: expected q, k and v stacked in 3 H D rows, got shape {got}",
             name=clean(name),
             got=tuple(packed.shape),
         )
@@ -211,7 +212,7 @@ def _split(packed: Tensor, name: str, heads: int | None) -> tuple[Tensor, ...]:
         return packed.chunk(3)
     if heads is None or len(packed) % (3 * heads):
         raise BadFile(
-            "{name}: its {rows} rows are grouped by head; give the number of heads with --heads",
+            "{name}: the {rows} rows are grouped by head; pass the number of heads with --heads",
             name=clean(name),
             rows=len(packed),
         )
@@ -250,15 +251,14 @@ def _built(
                 biases[role] = _repeated(biases[role], rows["q"], heads)
         notify(
             Text(
-                "weights: the keys and values of {rows} rows are shared by the heads of {queries} "
-                "rows of queries",
+                "weights: the query heads ({queries} rows) share the key/value heads ({rows} rows)",
                 rows=rows["k"],
                 queries=rows["q"],
             )
         )
     out = weights.get("out")
     if out is None:
-        notify(Text("weights: no output projection W^O is given; it is the identity"))
+        notify(Text("weights: the output projection W^O is missing; the identity is used"))
         check_width(len(weights["v"]))
         out = torch.eye(len(weights["v"]), dtype=torch.float64)
     return Projections(
@@ -271,12 +271,12 @@ def _built(
 
 
 def _repeated(rows: Tensor, queries: int, heads: int) -> Tensor:
-    """The rows of G key/value heads, one copy for each of the H query heads that read them."""
+    """Repeat the rows of G key/value heads, one copy for each of the H query heads."""
     dim = queries // heads
     if len(rows) % dim or heads % (len(rows) // dim):
         raise BadFile(
-            "expected key/value heads that divide {heads} heads of {dim} rows, got {rows} rows; "
-            "check --heads",
+            "expected key/value heads of {dim} rows each, whose number divides {heads}, got {rows} "
+            "rows; check --heads",
             heads=heads,
             dim=dim,
             rows=len(rows),

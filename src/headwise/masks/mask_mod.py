@@ -1,9 +1,8 @@
-"""A mask from a caller's function, as `torch.nn.attention.flex_attention` takes it.
+"""A mask from a user's function, as accepted by `torch.nn.attention.flex_attention`.
 
-The kind of a tile is told by interval arithmetic: the function is called with an `IndexRange` in
-place of each index, and answers with a `PairTruth`. This serves functions of arithmetic,
-comparisons, ``& | ~`` and lookups in tensors. Any other function still gives the right mask, at the
-cost of all pairs.
+Interval arithmetic finds empty and full tiles: the function is called with an `IndexRange` in place
+of each index and returns a `PairTruth`. This works for arithmetic, comparisons, ``& | ~`` and
+lookups in tensors. With any other function the mask is correct too, but every pair is computed.
 """
 
 import operator
@@ -23,10 +22,10 @@ MaskMod = Callable[[Any, Any, Any, Any], Any]
 """``mask_mod(b, h, q_idx, kv_idx)``, True where the query may attend to the key."""
 
 UNTOLD = (TypeError, ValueError, AttributeError, IndexError, NotImplementedError, RuntimeError)
-"""The errors by which a function says that it does not compute with intervals."""
+"""The errors that show that a function cannot compute with ranges."""
 
 
-SAMPLES = 64  # the largest batch in which the samples are told one by one
+SAMPLES = 64  # the maximum batch size for which tiles are classified sample by sample
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,14 +34,14 @@ class FromMaskMod(Mask):
 
     mask_mod: MaskMod
     positions: bool = False
-    shape: AttentionShape | None = None  # of the call, once resolved
+    shape: AttentionShape | None = None  # the shape of the call, or None before `resolve`
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         allowed = self.mask_mod(b, h, q - self._first, k)
         if not isinstance(allowed, Tensor) or allowed.dtype != torch.bool:
             raise BadType(
-                "mask_mod: expected a boolean tensor, True where a query may attend, got {got}; "
-                "for example lambda b, h, q_idx, kv_idx: q_idx >= kv_idx",
+                "mask_mod: expected the function to return a boolean tensor, got {got}; use for "
+                "example lambda b, h, q_idx, kv_idx: q_idx >= kv_idx",
                 got=describe(allowed),
             )
         return allowed
@@ -65,7 +64,7 @@ class FromMaskMod(Mask):
             if isinstance(verdict, PairTruth):
                 return None
         return Text(
-            "every pair is computed: {name} does not compute with ranges ({reason})",
+            "every pair is computed, since {name} cannot compute with ranges ({reason})",
             name=self.name,
             reason=verdict,
         )
@@ -80,11 +79,11 @@ class FromMaskMod(Mask):
 
     @property
     def _first(self) -> int:
-        """The position of the query that the function calls 0."""
+        """The position of the query that has index 0 in the function."""
         return 0 if self.shape is None or self.positions else self.shape.offset
 
     def _verdict(self, q: range, k: range) -> "PairTruth | str":
-        """What the function may answer for these positions, or why this cannot be told."""
+        """Return the possible values of the function for these positions, or an error reason."""
         shape = self.shape
         if shape is None or not shape.batch or not shape.heads:
             return "the mask is not resolved for a call"
@@ -102,23 +101,22 @@ class FromMaskMod(Mask):
 
 
 def from_mask_mod(mask_mod: MaskMod, *, positions: bool = False) -> Mask:
-    """A mask from a function ``(b, h, q_idx, kv_idx) -> bool``, as `flex_attention` takes it.
+    """Create a mask from a function ``(b, h, q_idx, kv_idx) -> bool``, as in `flex_attention`.
 
-    ``q_idx`` counts the queries from 0, as there. Where queries and keys differ in number this is
-    not the position that other masks see; ``positions=True`` gives the function that one. The
-    function gets integer tensors that broadcast; like every
-    mask it composes with ``& | ~``.
+    The function receives integer tensors that broadcast. ``q_idx`` counts the queries of a call
+    from 0, as in `flex_attention`. If the numbers of queries and keys differ, this index is not the
+    position that other masks use; ``positions=True`` passes the position instead.
 
-    Empty tiles are skipped where the function consists of arithmetic, comparisons, ``& | ~`` and
+    Empty tiles are skipped if the function consists of arithmetic, comparisons, ``& | ~`` and
     lookups in tensors, as in ``document[b, q_idx] == document[b, kv_idx]``. Any other function is
-    evaluated for every pair, and `headwise.plan` says so.
+    evaluated for every pair, and `headwise.plan` reports this.
 
     Args:
-        mask_mod: True where the query may attend to the key.
+        mask_mod: the function, True where the query may attend to the key.
         positions: whether ``q_idx`` is the position of the query among the keys, as a cache needs.
 
     Raises:
-        BadType: if it is no function, or, when called, it returns no booleans.
+        BadType: if mask_mod is not a function, or does not return a boolean tensor when called.
 
     Source: Dong et al. 2024 (FlexAttention), section 3.
 
@@ -132,7 +130,7 @@ def from_mask_mod(mask_mod: MaskMod, *, positions: bool = False) -> Mask:
     """
     if not callable(mask_mod) or isinstance(mask_mod, Mask | type):
         raise BadType(
-            "from_mask_mod: expected a function (b, h, q_idx, kv_idx) -> bool, got {got}; for "
+            "from_mask_mod: expected a function (b, h, q_idx, kv_idx) -> bool, got {got}; use for "
             "example lambda b, h, q_idx, kv_idx: q_idx >= kv_idx",
             got=describe(mask_mod),
         )
@@ -141,7 +139,7 @@ def from_mask_mod(mask_mod: MaskMod, *, positions: bool = False) -> Mask:
 
 
 class _Operand:
-    """A value in place of a tensor, on which operators and torch's functions are evaluated."""
+    """Base class of values that replace tensors in operators and torch functions."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -162,19 +160,19 @@ class _Operand:
     def new_ones(
         self, size: object = (), dtype: object = None, device: object = None
     ) -> "PairTruth":
-        """True, as `torch.nn.attention.flex_attention.and_masks` begins."""
+        """Return True; `torch.nn.attention.flex_attention.and_masks` starts with this call."""
         return PairTruth(True, False)
 
     def new_zeros(
         self, size: object = (), dtype: object = None, device: object = None
     ) -> "PairTruth":
-        """False, as ``or_masks`` begins."""
+        """Return False; ``or_masks`` starts with this call."""
         return PairTruth(False, True)
 
 
 @dataclass(frozen=True, eq=False)
 class PairTruth(_Operand):
-    """A truth for all pairs of two ranges: whether it may hold for one, and whether it may fail."""
+    """A condition on all pairs of two ranges: whether it can hold, and whether it can fail."""
 
     may_hold: bool
     may_fail: bool
@@ -205,7 +203,7 @@ class PairTruth(_Operand):
 
 @dataclass(frozen=True, eq=False)
 class IndexRange(_Operand):
-    """A number between two bounds, both included.
+    """An unknown number between two inclusive bounds.
 
     Example:
         >>> IndexRange(0, 5) // 2 + 1
@@ -264,7 +262,7 @@ class IndexRange(_Operand):
         return abs(self)
 
     def clamp(self, min: object = None, max: object = None) -> "IndexRange":  # noqa: A002
-        """As `torch.clamp`."""
+        """Clamp the range, as `torch.clamp` does."""
         low = self if min is None else maximum(self, min)
         return low if max is None else minimum(low, max)
 
@@ -294,33 +292,33 @@ class IndexRange(_Operand):
 
 
 def _positive(value: object) -> float:
-    """A divisor, which must be one positive number."""
+    """Check that a divisor is a single positive number, and return it."""
     step = IndexRange.of(value)
     if step.low != step.high or step.low <= 0:
-        raise ValueError("a division by a range or by no positive number")
+        raise ValueError("a division by a range or by a number that is not positive")
     return step.low
 
 
 def minimum(one: object, other: object) -> IndexRange:
-    """The smaller of two numbers."""
+    """Return the range of the smaller of two numbers."""
     left, right = IndexRange.of(one), IndexRange.of(other)
     return IndexRange(min(left.low, right.low), min(left.high, right.high))
 
 
 def maximum(one: object, other: object) -> IndexRange:
-    """The greater of two numbers."""
+    """Return the range of the greater of two numbers."""
     return -minimum(-IndexRange.of(one), -IndexRange.of(other))
 
 
 def where(condition: object, one: object, other: object) -> IndexRange:
-    """One of two numbers, as `torch.where` chooses."""
+    """Return the range of the number that `torch.where` selects."""
     verdict, left, right = PairTruth.of(condition), IndexRange.of(one), IndexRange.of(other)
     chosen = [x for x, may in ((left, verdict.may_hold), (right, verdict.may_fail)) if may]
     return IndexRange(min(x.low for x in chosen), max(x.high for x in chosen))
 
 
 def _lookup(table: Tensor, index: object) -> _Operand:
-    """What a tensor holds at indices within some ranges."""
+    """Return the range of a tensor's elements at indices within some ranges."""
     indices = index if isinstance(index, tuple) else (index,)
     if len(indices) != table.dim():
         raise TypeError("a lookup by fewer indices than the tensor has axes")
@@ -344,7 +342,7 @@ def _flipped(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 def _on(
     kind: type[IndexRange] | type[PairTruth], function: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """A function of Python's operators, its first argument made an operand."""
+    """Return an operator that converts its first argument to an operand."""
     return lambda first, *others: function(kind.of(first), *others)
 
 
@@ -385,4 +383,4 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "clamp": _on(IndexRange, IndexRange.clamp),
     "where": where,
 }
-"""What torch's functions do with operands, by their names."""
+"""The implementations of torch functions for operands, by function name."""

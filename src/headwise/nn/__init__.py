@@ -1,4 +1,4 @@
-"""Modules: attention with its projections, and what it remembers between calls."""
+"""Attention modules with projections, their caches, initialisation and weight conversion."""
 
 from headwise.nn.cache import (
     GrowingCache,

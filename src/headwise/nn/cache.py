@@ -1,19 +1,19 @@
-"""Caches of keys and values, so that only new tokens are projected.
+"""Key/value caches, with which each call projects only its new tokens.
 
     GrowingCache    keeps all tokens
     StaticCache     keeps all tokens, in memory that is allocated once
-    SlidingCache    keeps the last tokens and the first few (attention sinks): bounded memory
-    MemoryCache     keeps the keys and values of an encoder's output, projected once
+    SlidingCache    keeps the last tokens and the first few (attention sinks), in bounded memory
+    MemoryCache     keeps the keys and values of an encoder's output, which is projected once
 
-A cache belongs to one attention of one model: ``layer(x, x, x, cache=cache)``. It holds keys as
-they are before a position rotates them. The attention counts positions from the first key in the
-cache and places the last new query at the last key, so that masks and relative positions agree with
-those of the full sequence.
+Each attention module of a model needs its own cache: ``layer(x, x, x, cache=cache)``. Keys are
+stored before any rotary position is applied. The module counts positions from the first key in the
+cache and gives the last new query the position of the last key, so masks and relative positions
+agree with those of the full sequence.
 
-A cache of your own, such as a paged or a quantised one, derives from `KVCache`: `store` adds new
-keys and values and returns all of them. One that does not keep them in ``content`` also overrides
-`length`, `reset` and `reorder`, and `real` where there may be padding; ``examples/own_caches.py``
-has two.
+To write your own cache, such as a paged or a quantised one, derive it from `KVCache`. Its method
+`store` adds new keys and values and returns all of them. A cache that does not keep them in
+``content`` also overrides `length`, `reset` and `reorder`, and `real` if there may be padding;
+``examples/own_caches.py`` has two such caches.
 """
 
 from abc import ABC, abstractmethod
@@ -31,25 +31,25 @@ from headwise.shapes import check_integer, describe
 
 @dataclass(frozen=True, eq=False)
 class KeyValues:
-    """Keys and values, the new ones last."""
+    """The keys and values in a cache, in the order of their positions."""
 
     k: Tensor  # (B, G, S, D)
     v: Tensor  # (B, G, S, Dv)
-    real: Tensor | None  # (B, S), False on padding; None where there is none
+    real: Tensor | None  # (B, S), False on padding; None if no token is padding
 
     def map(self, function: Callable[[Tensor, int], Tensor]) -> "KeyValues":
-        """``function`` of each tensor and the number of its token axis."""
+        """Apply ``function(tensor, token_axis)`` to every tensor."""
         real = None if self.real is None else function(self.real, 1)
         return KeyValues(function(self.k, 2), function(self.v, 2), real)
 
 
 class KVCache(ABC):
-    """Keys and values of earlier calls.
+    """Abstract base class of caches, which store the keys and values of earlier calls.
 
     Attributes:
-        seen: the total number of tokens received, which is the position of the next one.
-        content: the keys and values that are kept; None while there are none.
-        batch: the batch size of the cache; None while it is empty.
+        seen: the number of tokens received so far, which is the position of the next token.
+        content: the stored keys and values; None if there are none.
+        batch: the batch size of the cache; None if the cache is empty.
     """
 
     def __init__(self) -> None:
@@ -65,24 +65,24 @@ class KVCache(ABC):
 
     @property
     def real(self) -> Tensor | None:
-        """(B, S), False on padding among the tokens in the cache; None where there is none."""
+        """A tensor (B, S), False on cached padding; None if no cached token is padding."""
         return None if self.content is None else self.content.real
 
     @property
     def kept(self) -> int:
-        """The number of first tokens that are never dropped."""
+        """The number of first tokens that the cache never drops."""
         return 0
 
     def extend(self, k: Tensor, v: Tensor, real: Tensor | None = None) -> KeyValues:
-        """Add new tokens, and return the earlier and the new ones.
+        """Add new tokens, and return all keys and values, earlier and new.
 
         Args:
             k: the new keys (B, G, n, D).
             v: the new values (B, G, n, Dv).
-            real: (B, n), False on padding, which no query sees; None means that all are real.
+            real: (B, n), False on padding, which no query attends to; None means no padding.
 
         Raises:
-            BadValue: if sizes differ from those in the cache, or the cache is full.
+            BadValue: if k or v does not fit the cached keys and values, or the cache is full.
         """
         _check(k, v, real, self._first)
         extended = self.store(k, v, real)
@@ -103,9 +103,10 @@ class KVCache(ABC):
         self.seen, self.content, self.batch, self._first = 0, None, None, None
 
     def reorder(self, index: Tensor) -> None:
-        """Let sample i continue the old sample index[i], as in a beam search.
+        """Replace sample i by the old sample index[i], as beam search does.
 
-        ``index`` holds integers (B',) from 0 to B - 1; BadType and BadValue refuse any other.
+        ``index`` is an integer tensor (B',) with values from 0 to B - 1; any other index raises
+        BadType or BadValue.
         """
         if self.batch is None:
             return
@@ -121,7 +122,7 @@ class KVCache(ABC):
 
 
 class GrowingCache(KVCache):
-    """Keeps every token. The only cache that gradients flow through.
+    """A cache that keeps every token; the only cache through which gradients flow.
 
     Example:
         >>> cache, token = GrowingCache(), torch.zeros(1, 2, 1, 4)
@@ -137,14 +138,14 @@ class GrowingCache(KVCache):
 
 
 class StaticCache(KVCache):
-    """Keeps every token up to a fixed number, in memory that is allocated once.
+    """A cache of fixed capacity, whose memory is allocated once.
 
     Args:
         max_length: the capacity in tokens.
 
     Raises:
-        BadType, BadValue: if max_length is no integer of at least 1; when called, if the tokens
-            exceed the capacity, or if a gradient is required, which would need overwritten memory.
+        BadType, BadValue: if max_length is not an integer of at least 1; in `extend`, if the tokens
+            exceed the capacity, or if k or v requires a gradient.
 
     Example:
         >>> cache, token = StaticCache(5), torch.zeros(1, 2, 1, 4)
@@ -169,19 +170,19 @@ class StaticCache(KVCache):
         self._count = 0
 
     def store(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
-        # the content is the buffers, since compiled code cannot take both a tensor and its view
+        # `content` holds whole buffers: compiled code cannot take both a tensor and its view
         first, last = self._count, self._count + k.shape[2]
         if last > self.max_length:
             raise BadValue(
-                "StaticCache: holds max_length={max_length} tokens, got {length}; make "
-                "it larger, reset() it, or use SlidingCache(length)",
+                "StaticCache: expected at most max_length={max_length} tokens, got {length}; "
+                "increase max_length, call reset(), or use SlidingCache(length)",
                 max_length=self.max_length,
                 length=last,
             )
         if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
             raise BadValue(
-                "StaticCache: k and v want a gradient, which overwritten memory cannot give; use "
-                "torch.no_grad(), or GrowingCache()"
+                "StaticCache: expected k and v without gradients, since the cache overwrites its "
+                "memory; use torch.no_grad() or GrowingCache()"
             )
         buffers = self.content
         if buffers is None:
@@ -196,18 +197,18 @@ class StaticCache(KVCache):
 
 
 class SlidingCache(KVCache):
-    """Keeps the last tokens and the first few, in bounded memory.
+    """A cache that keeps the last tokens and the first few, in bounded memory.
 
-    A call attends to the tokens in the cache and to all its new tokens. With a mask that reaches at
-    most ``length`` back, such as ``causal() & window(length, 0)``, the result is that of the full
-    sequence. As in the paper, positions do not count the gap between the sinks and the last tokens.
+    A call attends to the cached tokens and to all of its new tokens. If the mask reaches at most
+    ``length`` positions back, as ``causal() & window(length, 0)`` does, the output is that of the
+    full sequence. As in the paper, positions skip the gap between the sinks and the last tokens.
 
     Args:
-        length: how many of the last tokens are kept, at least 1.
-        sinks: how many of the first tokens are kept as well.
+        length: the number of last tokens to keep, at least 1.
+        sinks: the number of first tokens to keep as well.
 
     Raises:
-        BadType, BadValue: if one is no integer, or too small.
+        BadType, BadValue: if an argument is not an integer or is too small.
 
     Source: Xiao et al. 2023 (StreamingLLM), section 3.2.
 
@@ -221,9 +222,9 @@ class SlidingCache(KVCache):
     def __init__(self, length: int, *, sinks: int = 0) -> None:
         super().__init__()
         length = check_integer(
-            "SlidingCache", "length", length, 1, Text("1023 goes with window(1023, 0)")
+            "SlidingCache", "length", length, 1, Text("use 1023 with the mask window(1023, 0)")
         )
-        sinks = check_integer("SlidingCache", "sinks", sinks, 0, Text("0 keeps none, 4 is usual"))
+        sinks = check_integer("SlidingCache", "sinks", sinks, 0, Text("use 0 for none, usually 4"))
         self.size, self.sinks = length, sinks
 
     @property
@@ -237,7 +238,7 @@ class SlidingCache(KVCache):
         return extended
 
     def _ends(self, rows: Tensor, axis: int) -> Tensor:
-        """A copy of the first and last rows, so that the memory of the others is freed."""
+        """Copy the first and the last rows, so that the memory of all other rows is freed."""
         first = rows.narrow(axis, 0, self.sinks)
         last = rows.narrow(axis, rows.shape[axis] - self.size, self.size)
         return torch.cat((first, last), axis)
@@ -310,7 +311,7 @@ def _concatenated(old: KeyValues | None, k: Tensor, v: Tensor, real: Tensor | No
 def _concatenated_real(
     old: Tensor | None, old_length: int, new: Tensor | None, k: Tensor
 ) -> Tensor | None:
-    """(B, S), False on padding, of the old keys and the new keys k; None where all are real."""
+    """Concatenate ``real`` of the old keys and of the new keys k; None if no key is padding."""
     if old is None and new is None:
         return None
     parts = [
@@ -337,7 +338,8 @@ def _check(k: Tensor, v: Tensor, real: Tensor | None, content: KeyValues | None)
         fixed = (new.shape[:2], new.shape[3], new.dtype, new.device)
         if fixed != (old.shape[:2], old.shape[3], old.dtype, old.device):
             raise BadValue(
-                "{name}: the cache holds {old}, got {new}; reset() it before another sequence",
+                "{name}: the cache holds {old}, got {new}; call cache.reset() before a new "
+                "sequence",
                 name=name,
                 old=described(old),
                 new=described(new),
@@ -345,5 +347,5 @@ def _check(k: Tensor, v: Tensor, real: Tensor | None, content: KeyValues | None)
 
 
 def described(tensor: Tensor) -> Text:
-    """The dtype, shape and device of a tensor, for a message."""
+    """Return the dtype, shape and device of a tensor for a message."""
     return Text("{tensor} on {device}", tensor=describe(tensor), device=tensor.device)

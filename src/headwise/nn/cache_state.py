@@ -1,4 +1,4 @@
-"""What a module remembers between calls: the state of its cache, and earlier segments."""
+"""State that a module carries between calls: the state of its cache, and earlier segments."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,47 +21,48 @@ from headwise.shapes import AttentionShape, Index, Truth, check_integer
 
 @dataclass(frozen=True, eq=False)
 class CacheState:
-    """The cache as it is before a call; all zeros without a cache."""
+    """The state of a cache before a call; without a cache, all counts are 0."""
 
     cache: KVCache | None = None
-    seen: int = 0  # how many tokens came before, which is the position of the first new one
-    length: int = 0  # how many of them are in the cache
-    real: Tensor | None = None  # (B, n), False on padding among the new keys; None if all are real
+    seen: int = 0  # the number of earlier tokens, which is the position of the first new token
+    length: int = 0  # the number of tokens in the cache
+    real: Tensor | None = None  # (B, n), False on padding of the new keys; None without padding
     memory: MemoryCache | None = None  # positions and masks are those of a call without a cache
 
     @classmethod
     def of(cls, cache: KVCache | MemoryCache | None) -> "CacheState":
-        """The state of a cache of `headwise.nn`, or of none."""
+        """Return the state of a cache of `headwise.nn`, or `NO_CACHE` for None."""
         if cache is None:
             return NO_CACHE
         if isinstance(cache, MemoryCache):
             return cls(memory=cache)
         if not isinstance(cache, KVCache):
             raise BadType(
-                "cache: expected a cache or None, got {cache_type}; for example "
-                "headwise.nn.GrowingCache(), one for each attention of a model",
+                "cache: expected a headwise cache or None, got {cache_type}; pass for example "
+                "headwise.nn.GrowingCache(), a separate cache for each attention module",
                 cache_type=type(cache).__name__,
             )
         return cls(cache, cache.seen, cache.length)
 
     def with_padding(self, padding: Tensor | None) -> "CacheState":
-        """The state with the ``key_padding_mask`` of the new keys, (B, n) or unbatched (n,)."""
+        """Return the state with the ``key_padding_mask`` (B, n) or (n,) of the new keys."""
         if self.cache is None or padding is None:
             return self
         return replace(self, real=~(padding if padding.dim() == 2 else padding[None]))
 
     def padding(self, new: Tensor | None, key: Tensor, batched: bool) -> Tensor | None:
-        """The ``key_padding_mask`` of all keys, from that of the new keys (B, n, kdim).
+        """Return the ``key_padding_mask`` of all keys, cached and new.
 
-        ``new`` is (B, n) or, if not ``batched``, (n,); with a cache it must be boolean.
+        ``key`` (B, n, kdim) are the new keys. Their padding ``new`` is (B, n), or (n,) if not
+        ``batched``; with a cache it must be boolean.
         """
         if self.cache is None:
             return new
         real, size = self.cache.real, key.shape[:2]
         if self.cache.batch not in (None, size[0]):
             raise BadValue(
-                "cache: it holds {expected} samples, got a batch of {batch}; reset() it "
-                "before another sequence, or reorder(index) it where samples continue others",
+                "cache: it holds {expected} samples, got a batch of {batch}; call cache.reset() "
+                "before a new sequence, or cache.reorder(index) to select samples",
                 expected=self.cache.batch,
                 batch=size[0],
             )
@@ -74,7 +75,7 @@ class CacheState:
         return padding if batched else padding[0]
 
     def shift(self, mask: Mask) -> Mask:
-        """A mask whose positions count from the first token of all, for the keys in the cache."""
+        """Return a mask for the cached keys that counts positions from the very first token."""
         if self.cache is None:
             return mask
         _check_fixed(mask)
@@ -84,16 +85,16 @@ class CacheState:
         return Shifted(mask, dropped, kept)
 
     def shift_position(self, position: Position | None) -> Position | None:
-        """A position that counts from the first token of all, for the keys in the cache."""
+        """Return a position encoding for the cached keys that counts from the very first token."""
         dropped = self.seen - self.length
         if position is None or not dropped or not position.stages & {Stage.SCORES, Stage.VALUES}:
             return position
         return position if position.by_difference else ShiftedPosition(position, dropped)
 
     def keys_values(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Earlier and new keys and values, (B, G, S, D); the cache then has the new ones too.
+        """Add new keys and values to the cache; return earlier and new ones, (B, G, S, D).
 
-        ``project`` gives the new ones; a memory is projected once.
+        ``project`` computes the new ones; it is called only once for a memory.
         """
         if self.memory is not None:
             return self.memory.projected(project)
@@ -109,11 +110,11 @@ NO_CACHE = CacheState()
 
 @dataclass(frozen=True, repr=False)
 class Shifted(Mask):
-    """A mask of the full sequence, for a cache that has dropped some of its tokens."""
+    """A mask of the full sequence, applied to a cache that has dropped tokens."""
 
     inner: Mask
-    dropped: int  # how many tokens were dropped after the first ``kept``
-    kept: int  # how many of the first keys have their own positions
+    dropped: int  # the number of tokens dropped after the first ``kept`` tokens
+    kept: int  # the number of first tokens that the cache never drops
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         return self.inner.rule(b, h, q + self.dropped, self._position(k))
@@ -142,7 +143,7 @@ class Shifted(Mask):
 
 
 class ShiftedPosition(Position):
-    """A position of the full sequence, for a cache that has dropped some of its tokens."""
+    """A position encoding of the full sequence, applied to a cache that has dropped tokens."""
 
     def __init__(self, inner: Position, dropped: int) -> None:
         super().__init__()
@@ -166,14 +167,14 @@ def _check_padding(padding: Tensor | None, expected: tuple[int, ...]) -> None:
         return
     if not isinstance(padding, Tensor) or padding.dtype != torch.bool:
         raise BadType(
-            "key_padding_mask: with a cache expected booleans (True = padding), got {got}, since "
-            "a cache stores which keys are real and no floats; use mask < 0 for one of 0 and -inf",
+            "key_padding_mask: with a cache, expected a boolean tensor (True = padding), got "
+            "{got}; turn a mask of 0 and -inf into booleans with mask < 0",
             got=padding.dtype if isinstance(padding, Tensor) else type(padding).__name__,
         )
     if padding.shape != expected:
         raise BadValue(
-            "key_padding_mask: with a cache expected {letters} = {expected}, the "
-            "padding of the new keys alone, got {got}; the cache has that of the earlier keys",
+            "key_padding_mask: with a cache, expected the padding of the new keys only, {letters} "
+            "= {expected}, got {got}; the cache stores the padding of the earlier keys",
             letters="(B, n)" if len(expected) == 2 else "(n,)",
             expected=tuple(expected),
             got=tuple(padding.shape),
@@ -181,52 +182,53 @@ def _check_padding(padding: Tensor | None, expected: tuple[int, ...]) -> None:
 
 
 def _check_fixed(mask: Mask) -> None:
-    """Check that later tokens do not change what the mask allows earlier ones."""
+    """Check that later tokens do not change the pairs that the mask allows for earlier tokens."""
     if any(isinstance(part, FromMaskMod) and not part.positions for part in mask.walk()):
         raise BadValue(
-            "cache: {mask} counts the queries of a call from 0, and with a cache these come later; "
-            "use from_mask_mod(..., positions=True)",
+            "cache: {mask} numbers the queries of every call from 0, but with a cache they have "
+            "later positions; use from_mask_mod(..., positions=True)",
             mask=mask,
         )
     if mask.content_dependent or any(
         isinstance(part, RandomBlocks | Appended) for part in mask.walk()
     ):
         raise BadValue(
-            "cache: with a cache the mask cannot depend on future tokens, and {mask} is drawn for "
+            "cache: with a cache the mask cannot depend on future tokens, but {mask} is built for "
             "the full sequence; use hw.window(left, 0) and hw.global_tokens(...), or no cache",
             mask=mask,
         )
 
 
 class SegmentMemory(nn.Module):
-    """Carries the last hidden states of a layer's input from call to call.
+    """A memory of the last hidden states of a layer's input, as in Transformer-XL.
 
-    A call returns the memory and the input as one sequence, [memory; x], and keeps its last
-    ``length`` states. Keys and values are computed from this context, queries from x alone, and the
-    last query stands at the last key: ``context = memory(x); attention(x, context, context)``.
+    A call returns the memory and the input as one sequence, [memory; x], and stores the last
+    ``length`` states of this sequence. Compute keys and values from the returned context, and
+    queries from x only: ``context = memory(x); attention(x, context, context)``. The last query
+    then has the position of the last key.
 
-    With a causal mask and a window that reaches at most ``length`` back, one layer computes segment
-    by segment the result of the full text. The states are detached: no gradient flows into an
-    earlier segment. ``to`` moves them and ``deepcopy`` copies them, but they are not in the
-    ``state_dict``, since they belong to a text and not to the model.
+    With a causal mask and a window that reaches at most ``length`` positions back, one layer that
+    runs segment by segment gives the output of the full text. The stored states are detached, so no
+    gradient flows into an earlier segment. ``to`` moves them and ``deepcopy`` copies them. They are
+    not in the ``state_dict``, since they belong to a text and not to the model.
 
-    Positions count from the first state in the memory, so the position encoding must depend on the
-    difference key - query only.
+    Positions count from the first state in the memory, so the position encoding may depend only on
+    the difference key - query.
 
-    A second memory can carry the padding mask, (B, L, 1). Padding counts as distance, so it belongs
-    before the first segment of a text or after its last.
+    A second memory can carry the padding mask, (B, L, 1). Padding counts as distance, so put
+    padding before the first segment of a text or after the last segment.
 
     Args:
-        length: how many states are kept; 0 keeps none.
-        batch_first: whether the input is (B, L, E) and not (L, B, E), as for
-            `MultiheadAttention`; an input (L, E) has no batch.
+        length: the number of states to keep; 0 keeps none.
+        batch_first: whether the input is (B, L, E) instead of (L, B, E), as for
+            `MultiheadAttention`; an input (L, E) is unbatched.
 
     Attributes:
-        held: the states in memory, shaped as the input; None before the first call.
+        held: the stored states, with the axes of the input; None before the first call.
 
     Raises:
-        BadType, BadValue: if length is no integer of at least 0; when called, if the input has
-            another batch size, width, dtype or device than the memory.
+        BadType, BadValue: if length is not an integer of at least 0; when called, if the batch
+            size, width, dtype or device of the input differs from that of the memory.
 
     Source: Dai et al. 2019 (Transformer-XL), section 3.2, where length is M and [memory; x] is
         the concatenation of SG(h_tau) and h_tau+1.
@@ -241,13 +243,13 @@ class SegmentMemory(nn.Module):
 
     def __init__(self, length: int, *, batch_first: bool = False) -> None:
         super().__init__()
-        way_out = Text("the length of a segment is usual")
+        way_out = Text("the length of one segment is a usual choice")
         length = check_integer("SegmentMemory", "length", length, 0, way_out)
         self.length, self.batch_first = length, batch_first
         self.register_buffer("held", None, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[memory; x], (B, M + L, E) or as ``batch_first`` says; its last states are kept."""
+        """Return [memory; x], (B, M + L, E) with ``batch_first``, and store its last states."""
         axis = self._length_axis(x)
         context = x
         if self.held is not None:
@@ -256,8 +258,8 @@ class SegmentMemory(nn.Module):
             )
             if new != old:
                 raise BadValue(
-                    "x: the memory holds {old}, got {new}, and only the length may differ; reset() "
-                    "it before another text",
+                    "x: the memory holds {old}, got {new}, but only the length may differ; call "
+                    "reset() before a new text",
                     old=described(self.held),
                     new=described(x),
                 )
@@ -267,13 +269,14 @@ class SegmentMemory(nn.Module):
         return context
 
     def reset(self) -> None:
-        """Empty the memory before another text."""
+        """Empty the memory, as needed before a new text."""
         self.held = None
 
     def reorder(self, index: Tensor) -> None:
-        """Let sample i continue the old sample index[i], as in a beam search.
+        """Replace sample i by the old sample index[i], as beam search does.
 
-        ``index`` holds integers (B',) from 0 to B - 1; BadType and BadValue refuse any other.
+        ``index`` is an integer tensor (B',) with values from 0 to B - 1; any other index raises
+        BadType or BadValue.
         """
         if self.held is None:
             return
@@ -289,8 +292,8 @@ class SegmentMemory(nn.Module):
     def _length_axis(self, x: Tensor) -> int:
         if x.dim() not in (2, 3):
             raise BadValue(
-                "x: expected (B, L, E), (L, B, E) or (L, E), got {shape}; add the axis "
-                "of the states with x.unsqueeze(-1)",
+                "x: expected (B, L, E), (L, B, E) or (L, E), got {shape}; add a missing feature "
+                "axis with x.unsqueeze(-1)",
                 shape=tuple(x.shape),
             )
         return 1 if self.batch_first and x.dim() == 3 else 0

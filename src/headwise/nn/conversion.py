@@ -1,7 +1,7 @@
 """Conversion of a model's attention to headwise and back, with the same weights.
 
-An `nn.MultiheadAttention` is replaced by another module; a transformers model keeps its modules,
-which call another function.
+`convert` replaces every `nn.MultiheadAttention` by a headwise module. A transformers model keeps
+its modules, and these call headwise's attention function.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ HOOKS = (
     *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
 )
 LINEARS = (nn.Linear, NonDynamicallyQuantizableLinear)  # the latter is PyTorch's own out_proj
-CONVERTED = "_made_by_convert"  # the attribute of a module that `convert` made, and may set again
+CONVERTED = "_made_by_convert"  # marks a module made by `convert`, which may set its options again
 PARTS = ("query_norm", "key_norm", "logit_scale", "gate")
 EXTRAS = ("mask", "position", "sinks", "softcap", "global_proj", *PARTS)
 """The options that PyTorch's module does not have."""
@@ -40,9 +40,9 @@ class Conversion:
     """The result of `convert`.
 
     Attributes:
-        model: the model; a new object only if the model itself was an attention.
-        changed: names of the converted attentions, as in ``named_modules()``.
-        left: names of the attentions that were not converted, each with the reason.
+        model: the converted model; a new object only if the model itself was an attention module.
+        changed: names of the converted attention modules, as in ``named_modules()``.
+        left: names of the attention modules that were not converted, each with the reason.
     """
 
     model: nn.Module
@@ -59,32 +59,32 @@ class Conversion:
 def convert(
     model: nn.Module, *, to: str = "headwise", mask: Mask | None = None, engine: str = AUTO
 ) -> Conversion:
-    """Convert every attention of a model to headwise, or back to PyTorch.
+    """Convert every attention module of a model to headwise, or back to PyTorch.
 
-    The model is changed in place, all of it or, where an error is raised, nothing. Its outputs stay
-    the same unless a mask is given, except for the differences that ``docs/differences.md`` lists.
+    The model is changed in place; if an error is raised, nothing is changed. Without a ``mask``,
+    the outputs stay the same except for the differences that ``docs/differences.md`` lists.
 
     Every `torch.nn.MultiheadAttention` becomes a `headwise.MultiheadAttention` with the same
-    weights, ``requires_grad``, training mode and attributes of its own; one used in several places
-    stays shared. Parameters are new objects: make the optimizer afterwards. One that was converted
-    before gets the mask and the engine of this call.
+    weights, ``requires_grad``, training mode and user-defined attributes. A module used in several
+    places stays shared. The parameters are new objects, so create the optimizer afterwards. A
+    module converted by an earlier call gets the mask and the engine of this call.
 
-    Every transformers (>= 5) model in it gets the attention implementation "headwise"; its modules
-    and parameters stay the same objects. An unknown option raises when the model runs. "torch"
-    restores the earlier implementation.
+    Every transformers (>= 5) model inside ``model`` gets the attention implementation "headwise";
+    its modules and parameters stay the same objects. An attention option unknown to headwise raises
+    an error when the model runs. ``to="torch"`` restores the earlier implementation.
 
     Args:
         model: any module.
         to: "headwise" or "torch".
-        mask: for "headwise", a mask that holds in every converted attention from now on, together
-            with those of the call; in transformers models not in cross-attention.
+        mask: for "headwise", a mask that every converted attention module combines with the masks
+            of each call; in transformers models it does not apply to cross-attention.
         engine: for "headwise", the engine, as in `headwise.attend`.
 
     Returns:
-        The model, and the names of the attentions that were converted or not.
+        The model, and the names of the converted and of the unconverted attention modules.
 
     Raises:
-        BadType, BadValue: if an argument is wrong.
+        BadType, BadValue: if an argument has a wrong type or value.
 
     Example:
         >>> import headwise as hw
@@ -154,50 +154,50 @@ def _convert_modules(
 def _set_again(
     modules: list[tuple[str, MultiheadAttention]], mask: Mask | None, engine: str
 ) -> tuple[list[str], list[tuple[str, Text]]]:
-    """Set mask and engine of modules that `convert` made; the names of these and of the others."""
+    """Set mask and engine of modules that `convert` made; return set and unset modules' names."""
     changed, left = list[str](), list[tuple[str, Text]]()
     for name, module in modules:
         if hasattr(module, CONVERTED):
             module.mask, module.engine = mask, engine
             changed.append(name)
         elif mask is not None or engine != AUTO:
-            left.append((name, Text("it is headwise's already; set its mask and engine")))
+            left.append((name, Text("it is already a headwise module; set its mask and engine")))
     return changed, left
 
 
 def _wrapped(model: nn.Module, name: str) -> Text | None:
-    """Why an attention inside an adapter cannot be converted, or None."""
+    """Return the reason why an attention module inside an adapter cannot be converted, or None."""
     owner = model.get_submodule(name.rpartition(".")[0]) if name else None
     if owner is not None and type(owner).__module__.partition(".")[0] == "peft":
-        return Text("an adapter of peft reads its parameters; convert first, then add adapters")
+        return Text("a peft adapter reads its parameters; convert first, then add adapters")
     return None
 
 
 def _shared_parameters(model: nn.Module) -> set[int]:
-    """The ids of parameters that belong to more than one module."""
+    """Return the ids of the parameters that belong to more than one module."""
     modules = model.modules()
     owners = Counter(id(p) for module in modules for p in module.parameters(recurse=False))
     return {number for number, count in owners.items() if count > 1}
 
 
 def _reason(module: Attention, shared: set[int]) -> Text | None:
-    """Why an attention cannot be converted, or None."""
+    """Return the reason why an attention module cannot be converted, or None."""
     if type(module) not in (nn.MultiheadAttention, MultiheadAttention):
         name = type(module).__name__
-        return Text("{name} is a subclass, which may compute otherwise", name=name)
+        return Text("{name} is a subclass and may compute attention differently", name=name)
     if isinstance(module, nn.MultiheadAttention) and type(module.out_proj) not in LINEARS:
         name = f"{type(module.out_proj).__module__}.{type(module.out_proj).__name__}"
-        return Text("out_proj is a {name}, no plain linear layer", name=name)
+        return Text("out_proj is a {name} instead of a plain linear layer", name=name)
     if any(getattr(part, hooks) for part in module.modules() for hooks in HOOKS):
         return Text("it has hooks, which would be lost; convert first, then register them")
     if any(p._backward_hooks or _accumulate_hooks(p) for p in module.parameters()):
         return Text("a parameter has hooks, which would be lost; convert first, then register them")
     if any("forward" in vars(part) for part in module.modules()):
-        return Text("its forward was replaced, and may compute otherwise")
+        return Text("its forward was replaced and may compute attention differently")
     if any(getattr(part, "qconfig", None) is not None for part in module.modules()):
-        return Text("it is prepared for quantisation; convert first, then prepare")
+        return Text("it is already prepared for quantisation; convert first, then prepare it")
     if any(id(parameter) in shared for parameter in module.parameters()):
-        return Text("it shares a parameter with another module, which conversion would end")
+        return Text("it shares a parameter with another module; conversion would end the sharing")
     if isinstance(module, MultiheadAttention):
         return _unsupported(module) or _unlike(module, nn.MultiheadAttention)
     return _unlike(module, MultiheadAttention)
@@ -208,48 +208,48 @@ def _accumulate_hooks(parameter: nn.Parameter) -> object:
 
 
 def _plain(kind: type[Attention]) -> Attention:
-    """A module of a class with every parameter and attribute that one may have."""
+    """Create a module of a class with every optional parameter, without memory for data."""
     return kind(1, 1, add_bias_kv=True, device="meta")
 
 
 def _unlike(module: Attention, target: type[Attention]) -> Text | None:
-    """What a module has that its class has not, and that cannot be carried over; or None."""
+    """Describe the first addition to a module that conversion would lose, or return None."""
     plain, there = _plain(type(module)), vars(_plain(target)).keys()
     for kind in ("_parameters", "_buffers", "_modules"):
         for name in vars(module)[kind].keys() - vars(plain)[kind].keys():
-            return Text("it has a {name} of its own, of unknown use", name=name)
+            return Text("its class does not define {name}, whose use is unknown", name=name)
     for name in _own_attributes(module):
         if name in there:
-            return Text("its attribute {name} has another meaning there", name=name)
+            return Text("its attribute {name} has another meaning in the new module", name=name)
     return None
 
 
 def _own_attributes(module: Attention) -> dict[str, object]:
-    """The attributes that somebody set on a module and its class does not have."""
+    """Return the user-defined attributes of a module, which its class does not define."""
     usual = vars(_plain(type(module))).keys() | {CONVERTED, "bias_k", "bias_v"}
     return {name: value for name, value in vars(module).items() if name not in usual}
 
 
 def _unsupported(module: MultiheadAttention) -> Text | None:
-    """The first feature of a headwise module that PyTorch's module does not have, or None."""
+    """Describe the first feature of a module that PyTorch's module lacks, or return None."""
     for name in EXTRAS:
         if getattr(module, name) is not None:
             return Text("PyTorch's module has no {name}", name=name)
     if any(type(getattr(module, name)) is not nn.Linear for name in PROJECTIONS):
-        return Text("a projection is no plain nn.Linear")
+        return Text("a projection is not a plain nn.Linear")
     if module.num_kv_heads != module.num_heads or module.rows[0] != module.embed_dim:
-        return Text("PyTorch's heads fill embed_dim and share no keys")
+        return Text("PyTorch's module needs H·D = embed_dim and no shared key/value heads")
     for kind in ("weight", "bias") if module.packs else ("bias",):
         packed = [p for p in _qkv(module, kind) if p is not None]
         if len({p.requires_grad for p in packed}) > 1:
-            return Text("PyTorch packs q, k and v, and here only some of them are frozen")
+            return Text("PyTorch packs q, k and v, but only some of these are frozen here")
         if len({(p.dtype, p.device) for p in packed}) > 1:
-            return Text("PyTorch packs q, k and v, and here their dtypes or devices differ")
+            return Text("PyTorch packs q, k and v, but their dtypes or devices differ here")
     return None
 
 
 def _qkv(module: Attention, kind: str) -> list[nn.Parameter | None]:
-    """The weights or biases of q, k and v; where they are packed, three times the packed one."""
+    """Return the weights or biases of q, k and v; a packed parameter is listed three times."""
     if isinstance(module, MultiheadAttention):
         return [getattr(getattr(module, name), kind) for name in QKV]
     packed = getattr(module, f"in_proj_{kind}")
@@ -259,7 +259,7 @@ def _qkv(module: Attention, kind: str) -> list[nn.Parameter | None]:
 
 
 def _converted(module: Attention, mask: Mask | None, engine: str) -> Attention:
-    """The module of the other library with the same weights, mode and ``requires_grad``."""
+    """Create the other library's module with equal weights, mode and ``requires_grad``."""
     bias, bias_kv = _qkv(module, "bias")[0] is not None, module.bias_k is not None
     options = (module.add_zero_attn, module.kdim, module.vdim, module.batch_first, "meta")
     arguments = (module.embed_dim, module.num_heads, module.dropout, bias, bias_kv, *options)
@@ -270,7 +270,7 @@ def _converted(module: Attention, mask: Mask | None, engine: str) -> Attention:
         new, state = MultiheadAttention(*arguments, mask=mask, engine=engine), module.state_dict()
         torch_compat.unpack(new, state, "")
         setattr(new, CONVERTED, True)
-    copies = {name: tensor.clone() for name, tensor in state.items()}  # each in its own dtype
+    copies = {name: tensor.clone() for name, tensor in state.items()}  # `clone` keeps the dtypes
     new.load_state_dict(copies, assign=True)
     new.train(module.training)
     originals = dict(module.named_parameters())

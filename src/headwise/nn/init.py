@@ -9,19 +9,19 @@ from torch import Tensor, nn
 from headwise.errors import BadType, BadValue, one_of
 from headwise.nn.validation import check_positive
 
-ROLES = ("q", "k", "v", "out")  # the projections, by the names that an `init` mapping uses
+ROLES = ("q", "k", "v", "out")  # the names of the projections in an `init` mapping
 INITS = ("xavier_uniform", "xavier_normal", "orthogonal", "torch")  # the values of `init`
 
 FIXUP: dict[str, Callable[[int], float]] = {
     "encoder": lambda depth: 0.67 * float(depth) ** -0.25,
     "decoder": lambda depth: float(9 * depth) ** -0.25,
 }
-"""The factor of T-Fixup for each part of a model, by its depth."""
+"""T-Fixup's factor for each part of a model, as a function of the number of layers."""
 
 
 @dataclass(frozen=True)
 class ParameterFactory:
-    """Creates parameters on a device and of a dtype, without initialisation or random numbers."""
+    """A factory of uninitialised parameters on one device and of one dtype."""
 
     device: torch.device | str | None
     dtype: torch.dtype | None
@@ -38,9 +38,9 @@ class ParameterFactory:
 
 
 def words_by_role(init: object) -> dict[str, str]:
-    """The initialisation of each projection, of a word for all or a mapping from roles to words.
+    """Return the initialisation of each role, given one name for all or a mapping by role.
 
-    A missing role is "xavier_uniform".
+    A role missing from the mapping gets "xavier_uniform".
 
     Example:
         >>> words_by_role({"out": "orthogonal"})["q"]
@@ -52,7 +52,7 @@ def words_by_role(init: object) -> dict[str, str]:
         return dict.fromkeys(ROLES, init)
     if not isinstance(init, Mapping):
         raise BadType(
-            "init: expected a word or a mapping such as {{'q': 'orthogonal'}}, got {init!r}",
+            "init: expected a string or a mapping such as {{'q': 'orthogonal'}}, got {init!r}",
             init=init,
         )
     for role, word in init.items():
@@ -60,8 +60,8 @@ def words_by_role(init: object) -> dict[str, str]:
             raise one_of("init", role, ROLES)
         if word == "torch":
             raise BadValue(
-                "init: 'torch' is for the whole module, got it for '{role}' alone; use "
-                "init='torch', or 'xavier_uniform' for this projection",
+                "init: 'torch' initialises the whole module, but the mapping has it for '{role}' "
+                "only; use init='torch', or 'xavier_uniform' for this projection",
                 role=role,
             )
         if word not in INITS:
@@ -76,7 +76,7 @@ def initialise(
 ) -> None:  # fmt: skip
     """Initialise the projections by role, and ``bias_k`` and ``bias_v``.
 
-    ``packed`` is whether PyTorch would keep q, k and v as one matrix.
+    ``packed`` says whether PyTorch would store q, k and v as one matrix.
     """
     if "torch" in init.values():
         _initialise_as_torch(projections, packed)
@@ -93,18 +93,18 @@ def initialise(
 def t_fixup(layer: nn.Module, depth: int, part: str = "encoder") -> None:
     """Initialise one layer of a deep model so that it trains without warm-up.
 
-    All ``nn.Linear`` become "xavier_uniform" with bias 0, times the factor of `FIXUP` except q and
-    k of a `headwise.MultiheadAttention`. The paper also removes the layer norms and initialises
-    embeddings as N(0, 1/E) times (9 N)^(-1/4), which is left to the caller.
+    Every ``nn.Linear`` gets "xavier_uniform" weights and bias 0. The weights are multiplied by the
+    factor in `FIXUP`, except q and k of a `headwise.MultiheadAttention`. The paper also removes the
+    layer norms and draws embeddings from N(0, 1/E), times (9 N)^(-1/4): the caller must do both.
 
     Args:
-        layer: one layer of the model, attention and feed-forward.
-        depth: N, how many layers the encoder, or the decoder, has.
-        part: "encoder" or "decoder".
+        layer: one layer of the model, with attention and feed-forward network.
+        depth: N, the number of layers of the encoder or of the decoder.
+        part: the part of the model that contains the layer, "encoder" or "decoder".
 
     Raises:
-        BadType, BadValue: if the layer holds a `torch.nn.MultiheadAttention`, depth is no integer
-            of at least 1, or the part is unknown.
+        BadType, BadValue: if the layer contains a `torch.nn.MultiheadAttention`, depth is not an
+            integer of at least 1, or the part is unknown.
 
     Source: Huang et al. 2020 (T-Fixup), section 3.2.
 
@@ -123,8 +123,8 @@ def t_fixup(layer: nn.Module, depth: int, part: str = "encoder") -> None:
     modules = list(layer.modules())
     if any(isinstance(module, nn.MultiheadAttention) for module in modules):
         raise BadType(
-            "layer: holds a torch.nn.MultiheadAttention, whose v is part of a packed "
-            "matrix; use hw.convert(layer) first"
+            "layer: it contains a torch.nn.MultiheadAttention, whose v is part of a packed "
+            "matrix; call hw.convert(layer) first"
         )
     factor, done = FIXUP[part](depth), set[nn.Module]()
     for module in modules:
@@ -144,7 +144,7 @@ def t_fixup(layer: nn.Module, depth: int, part: str = "encoder") -> None:
 
 
 def _initialise_as_torch(projections: Mapping[str, nn.Linear], packed: bool) -> None:
-    """PyTorch's draws in PyTorch's order: the output projection as an nn.Linear, then q, k, v."""
+    """Draw the same random numbers as PyTorch: first the output projection, then q, k and v."""
     projections["out"].reset_parameters()
     weights = [projections[role].weight for role in ROLES[:3]]
     fused = [torch.cat(weights)] if packed else weights
@@ -160,7 +160,7 @@ def _initialise_weight(weight: Tensor, word: str) -> None:
         nn.init.xavier_uniform_(weight)
     elif word == "xavier_normal":
         nn.init.xavier_normal_(weight)
-    else:  # the QR decomposition needs float32 at least
+    else:  # the QR decomposition needs at least float32
         matrix = torch.empty_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
         weight.copy_(nn.init.orthogonal_(matrix))
 
@@ -170,12 +170,12 @@ Layer = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Flow:
-    """Variances before the first layer and after every layer; printed as a table.
+    """The variances before the first layer and after every layer; ``str`` gives a table.
 
     Attributes:
-        signal: of the input, then of the output of every layer: N + 1 numbers.
-        gradient: of the gradient at the same places; the last is that of the random gradient, of
-            variance about 1, with which the backward pass starts.
+        signal: the variance of the input, then of the output of every layer; N + 1 numbers.
+        gradient: the variance of the gradient at the same places. The last number, about 1, belongs
+            to the random gradient with which the backward pass starts.
     """
 
     signal: tuple[float, ...]
@@ -189,20 +189,20 @@ class Flow:
 
 
 def measure(layers: Sequence[Layer], x: Tensor, *, seed: int = 0) -> Flow:
-    """The variance of the signal and of the gradient after every layer.
+    """Measure the variance of the signal and of the gradient after every layer.
 
-    Both are taken over all entries of one input and one gradient. The gradients of parameters are
-    left unchanged.
+    Each variance is taken over all entries of one tensor. The gradients of parameters stay
+    unchanged.
 
     Args:
-        layers: functions of one tensor, in order; of an attention
+        layers: functions of one tensor, in order; for an attention module use
             ``lambda x: attention(x, x, x, need_weights=False)[0]``.
-        x: the input of the first layer, floating point, large enough and drawn from N(0, 1).
-        seed: of the gradient with which the backward pass starts.
+        x: the floating point input of the first layer, usually a large sample from N(0, 1).
+        seed: the seed of the random gradient with which the backward pass starts.
 
     Raises:
-        BadType, BadValue: if there is no layer, a tensor is not floating point, or x has fewer than
-            two entries.
+        BadType, BadValue: if ``layers`` is empty, a tensor is not floating point, or x has fewer
+            than two entries.
 
     Example:
         >>> def double(x):
@@ -215,11 +215,11 @@ def measure(layers: Sequence[Layer], x: Tensor, *, seed: int = 0) -> Flow:
     """
     layers = list(layers)
     if not layers:
-        raise BadValue("layers: expected at least one function of a tensor, got none")
+        raise BadValue("layers: expected at least one layer, got an empty sequence")
     _check_floating("x", x)
     if x.numel() < 2:
         raise BadValue(
-            "x: expected at least two entries to have a variance, got {shape}", shape=tuple(x.shape)
+            "x: the variance needs at least two entries, got shape {shape}", shape=tuple(x.shape)
         )
     with torch.enable_grad():
         signals = [x.detach().requires_grad_()]
@@ -240,8 +240,8 @@ def _check_floating(name: str, value: object) -> None:
     if isinstance(value, Tensor) and value.is_floating_point():
         return
     raise BadType(
-        "{name}: expected a floating point tensor, got {got}; wrap an attention that also returns "
-        "weights as lambda x: attention(x, x, x)[0]",
+        "{name}: expected a floating point tensor, got {got}; for an attention module, which also "
+        "returns weights, use lambda x: attention(x, x, x)[0]",
         name=name,
         got=value.dtype if isinstance(value, Tensor) else type(value).__name__,
     )

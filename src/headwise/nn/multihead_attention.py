@@ -40,11 +40,11 @@ from headwise.score_functions import checked_softcap
 from headwise.shapes import AttentionShape
 
 Inputs = tuple[Tensor, Tensor, Tensor]
-"""Query (B, L, E), key (B, n, kdim) and value (B, n, vdim), with the positions added to them."""
+"""Query (B, L, E), key (B, n, kdim) and value (B, n, vdim), positions already added."""
 
 
 class MultiheadAttention(torch_compat.TorchInterface):
-    """Several attentions in parallel, each on its own projection of the input.
+    """Multi-head attention: heads in parallel, each on its own projection of the inputs.
 
         query (B, L, E)   key (B, S, kdim)   value (B, S, vdim)
              │ q_proj          │ k_proj           │ v_proj          1 project
@@ -56,42 +56,42 @@ class MultiheadAttention(torch_compat.TorchInterface):
                              │ out_proj                             5 project
                         (B, L, E)
 
-    Positional arguments and `forward` are those of `torch.nn.MultiheadAttention`, whose checkpoints
-    load. Hooks, LoRA and quantisation work on the projections, which are `nn.Linear` modules.
+    The positional arguments and `forward` match `torch.nn.MultiheadAttention`, and its checkpoints
+    load. The projections are `nn.Linear` modules, so hooks, LoRA and quantisation work on them.
 
     Args:
         embed_dim: E, the size of the query and of the output (the paper's d_model).
-        num_heads: H.
-        dropout: probability with which a weight is dropped in training.
+        num_heads: H, the number of query heads.
+        dropout: the probability of dropping each attention weight in training.
         bias: whether the projections have a bias.
-        add_bias_kv: whether a learned key and value are appended to the sequence.
-        add_zero_attn: whether a zero key and a zero value are appended to the sequence.
+        add_bias_kv: whether to append a learned key and value to the sequence.
+        add_zero_attn: whether to append a zero key and a zero value to the sequence.
         kdim, vdim: the sizes of the key and of the value; None means embed_dim.
-        batch_first: whether input and output are (B, L, E) and not (L, B, E).
-        device, dtype: those of the parameters.
-        mask: a mask that holds in every call, together with those of the call.
+        batch_first: whether input and output are (B, L, E) instead of (L, B, E).
+        device, dtype: the device and the dtype of the parameters.
+        mask: a mask that is combined with the masks of every call.
         position: the position encoding; query i has position i + (S - L). `Sinusoidal` and
-            `Learned` are added to query, key and value before they are projected; the others act
-            inside attention.
-        num_kv_heads: G, how many key/value heads the H heads share; None means H.
-        head_dim: D; None means E / H.
+            `Learned` are added to query, key and value before the projections; all other encodings
+            act inside attention.
+        num_kv_heads: G, the number of key/value heads that the H query heads share; None means H.
+        head_dim: D, the size of one head; None means E / H.
         engine: the engine, as in `headwise.attend`.
-        sinks: whether each head has a learned sink, (H,) and 0 at the start; see `headwise.attend`.
-        softcap: c in c · tanh(scores / c), as in `headwise.attend`; None means no cap.
+        sinks: whether each head has a learned sink logit, initially 0; see `headwise.attend`.
+        softcap: c in c · tanh(scores / c), as in `headwise.attend`; None means no soft cap.
         global_projections: whether the queries of a symmetric `headwise.global_tokens` in the mask
-            have projections of their own, ``global_proj``, which start as copies of the others.
-        query_norm: a module that normalises each head's query before its position is applied,
-            (B, H, L, D) to the same shape, such as ``nn.RMSNorm(D)`` or `headwise.nn.UnitNorm`.
-        key_norm: the same for the keys (B, G, S, D), without those that are appended.
-        logit_scale: a module that returns the factor on the scores of each head, (H,), in place
-            of 1/sqrt(D), such as `headwise.nn.LogitScale`.
-        gate: a module that computes from the query (B, L, E) the factors on the heads' outputs,
-            (B, L, H) or (B, L, H·D), such as `headwise.nn.OutputGate`.
+            have separate projections, ``global_proj``, initialised as copies of q, k and v_proj.
+        query_norm: a module that normalises the queries of all heads, (B, H, L, D), before the
+            position encoding, such as ``nn.RMSNorm(D)`` or `headwise.nn.UnitNorm`.
+        key_norm: a module that normalises the keys (B, G, S, D), but not the appended keys.
+        logit_scale: a module that returns one factor per head, (H,), which replaces 1/sqrt(D) on
+            the scores, such as `headwise.nn.LogitScale`.
+        gate: a module that maps the query (B, L, E) to factors on the heads' outputs, (B, L, H) or
+            (B, L, H·D), such as `headwise.nn.OutputGate`.
         init: initialisation of the projections, "xavier_uniform", "xavier_normal", "orthogonal" or
             "torch", or a mapping from "q", "k", "v", "out" to one of the first three.
 
     Raises:
-        BadType, BadValue: an argument is wrong; the message names it and a correction.
+        BadType, BadValue: if an argument has a wrong type or value; the message names a correction.
 
     Source: Vaswani et al. 2017, section 3.2.2; W^Q, W^K, W^V of head h are rows h·D to (h+1)·D of
         q_proj.weight, k_proj.weight, v_proj.weight, transposed; W^O is out_proj.weight, transposed.
@@ -107,7 +107,7 @@ class MultiheadAttention(torch_compat.TorchInterface):
         [0.5, 0.5, 0.0]
     """
 
-    # replaced by a capture; of its overloads, the one that returns a Result
+    # captures replace this function; its type is the overload of `attend` that returns a Result
     attend_heads: ClassVar[Callable[..., Result]] = staticmethod(attend)  # type: ignore[assignment]
     bias_k: nn.Parameter | None
     bias_v: nn.Parameter | None
@@ -194,13 +194,13 @@ class MultiheadAttention(torch_compat.TorchInterface):
 
     @property
     def rows(self) -> tuple[int, int, int]:
-        """The rows of q_proj, k_proj and v_proj: H·D, G·D, G·D."""
+        """The numbers of rows of q_proj, k_proj and v_proj: H·D, G·D, G·D."""
         shared = self.num_kv_heads * self.head_dim
         return self.num_heads * self.head_dim, shared, shared
 
     @property
     def packs(self) -> bool:
-        """Whether PyTorch would keep the weights of q, k and v as one matrix (3E, E)."""
+        """Whether PyTorch would store the weights of q, k and v as one matrix (3E, E)."""
         return {self.kdim, self.vdim, *self.rows} == {self.embed_dim}
 
     def forward(
@@ -216,32 +216,33 @@ class MultiheadAttention(torch_compat.TorchInterface):
         *,
         cache: KVCache | MemoryCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention of each query over the keys: project, split, attend, concatenate, project.
+        """Project query, key and value, attend in every head, and project the joined outputs.
 
         Args:
             query: (L, B, E), with batch_first (B, L, E), or unbatched (L, E).
-            key: (S, B, kdim), and so on.
-            value: (S, B, vdim), and so on.
-            key_padding_mask: (B, S) or unbatched (S,); True = padding, or floats that are added.
-            need_weights: whether the weights are returned; without them a fused engine can run.
-            attn_mask: True = blocked, or floats that are added: (L, S), (B*H, L, S), (B, L, S), or
-                (B, H, L, S) where B and H may be 1.
-            average_attn_weights: whether the weights are averaged over the heads.
-            is_causal: no query sees a later key; holds together with attn_mask, or without it.
-            cache: the keys and values of earlier calls; key and value are then those of the n new
-                tokens, which are added to it. S counts all keys, the last query stands at the last
-                key, and key_padding_mask is that of the new keys. A `headwise.nn.MemoryCache` holds
-                a memory instead, projected once. See `headwise.nn.cache`.
+            key: (S, B, kdim), with batch_first (B, S, kdim), or unbatched (S, kdim).
+            value: (S, B, vdim), with batch_first (B, S, vdim), or unbatched (S, vdim).
+            key_padding_mask: (B, S) or unbatched (S,); True = padding, or floats added to scores.
+            need_weights: whether to return the attention weights; False allows fused engines.
+            attn_mask: True = blocked, or floats added to the scores; (L, S), (B*H, L, S),
+                (B, L, S), or (B, H, L, S) where B and H may be 1.
+            average_attn_weights: whether to average the attention weights over the heads.
+            is_causal: whether to block later keys, in addition to attn_mask if that is given.
+            cache: the keys and values of earlier calls. key and value are then only the n new
+                tokens, which the call adds to the cache, and key_padding_mask is their padding.
+                S counts all keys, and the last query has the position of the last key. A
+                `headwise.nn.MemoryCache` stores a memory that is projected once. See
+                `headwise.nn.cache`.
 
         Returns:
-            The output in the query's layout; and the weights before dropout, (B, L, S), or
-            (B, H, L, S) when not averaged, or None. Unbatched, they have no B. Appended keys
-            (add_bias_kv, then add_zero_attn) are the last columns. A query that sees no key has
-            weights 0 and heads 0, so that its output is out_proj's bias.
+            The output in the query's layout, and the attention weights before dropout or None.
+            The weights are (B, L, S), or (B, H, L, S) if not averaged; without B if unbatched.
+            Appended keys (add_bias_kv, then add_zero_attn) are the last columns. A fully masked
+            query has weights 0 and head outputs 0, so its output is the bias of out_proj.
 
         Raises:
-            BadType, BadValue: an argument does not fit; the message names it and a correction.
-            EngineRefused: the engine named cannot run this call.
+            BadType, BadValue: if an argument does not fit; the message names a correction.
+            EngineRefused: if the engine that was chosen by name cannot run this call.
         """
         inputs, shape, state = self._prepare(query, key, value, cache)
         batched = query.dim() == 3
@@ -264,20 +265,20 @@ class MultiheadAttention(torch_compat.TorchInterface):
         need: Collection[str] = (),
         cache: KVCache | MemoryCache | None = None,
     ) -> Result:
-        """`forward` with a headwise mask, and with other results of every head.
+        """Run attention as in `forward`, with a headwise mask and further results of every head.
 
         Args:
             query: as for `forward`.
-            key: likewise.
-            value: likewise.
-            mask: holds together with the module's own mask; None means no other mask.
-            need: words as in `headwise.attend`, such as ("entropy", "received"), which are measured
-                without keeping the weights.
+            key: as for `forward`.
+            value: as for `forward`.
+            mask: a mask that is combined with the module's own mask; None means no further mask.
+            need: names of results as in `headwise.attend`, such as ("entropy", "received"), which
+                are computed without storing the attention weights.
             cache: as for `forward`.
 
         Returns:
-            The output in the query's layout, and the results named in ``need`` of each head, in
-            the shapes of `headwise.Result`, with B = 1 for unbatched inputs.
+            The output in the query's layout, and the results named in ``need`` for each head, with
+            the shapes of `headwise.Result`; B = 1 for unbatched inputs.
 
         Raises:
             BadType, BadValue, EngineRefused: as for `forward`.
@@ -300,11 +301,11 @@ class MultiheadAttention(torch_compat.TorchInterface):
     def _prepare(
         self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache | MemoryCache | None
     ) -> tuple[Inputs, AttentionShape, CacheState]:
-        """Check the inputs, make them batch first, and add the positions of stage INPUT."""
+        """Check the inputs, transpose them to batch first, and add positions of stage INPUT."""
         if cache is not None and self.global_proj is not None:
             raise BadValue(
-                "cache: with global_projections each key has two projections, and the row of a "
-                "global token sees future keys; call the module without a cache"
+                "cache: a cache cannot be used with global_projections, since each key has two "
+                "projections and global tokens attend to future keys; leave out the cache"
             )
         state, inputs = CacheState.of(cache), (query, key, value)
         check.check_inputs(inputs, (self.embed_dim, self.kdim, self.vdim), self.batch_first)
@@ -329,7 +330,7 @@ class MultiheadAttention(torch_compat.TorchInterface):
         state: CacheState,
         shape: AttentionShape,
     ) -> tuple[Tensor, Result]:
-        """The output (B, L, E), and the result of the heads: project, attend, gate, project."""
+        """Return the output (B, L, E) and the result of the heads."""
         x_q, x_k, x_v = inputs
         own = [] if self.mask is None else [state.shift(self.mask)]
         mask = torch_compat.intersect([*own, *masks]).resolve(shape)
@@ -355,7 +356,7 @@ class MultiheadAttention(torch_compat.TorchInterface):
         need: Collection[str],
         state: CacheState,
     ) -> Result:
-        """The result of all heads, (B, H, L, D), by the projections of ``owner``."""
+        """Compute all heads, (B, H, L, D), with the projections of ``owner``."""
         x_q, x_k, x_v = inputs
         q = split_heads(owner.q_proj(x_q), self.head_dim)
         q = apply_norm("query_norm", self.query_norm, q)

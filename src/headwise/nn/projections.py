@@ -1,7 +1,8 @@
-"""Names of the query, key, value and output projections in other people's modules.
+"""Names of the query, key, value and output projections in modules of other libraries.
 
-The one table of such names: `headwise.nn.weight_layouts` loads weights by them, `headwise.heads`
-finds the heads of a model by them, and `headwise.verify` binds the weights of a module under test.
+This is the only table of such names. `headwise.nn.weight_layouts` uses it to load weights,
+`headwise.heads` to find the heads of a model, and `headwise.verify` to bind the weights of a tested
+module.
 """
 
 import re
@@ -23,7 +24,7 @@ NAMES = {
     "out_proj": ("out_proj", "o_proj", "wo", "to_out", "to_out.0", "proj", "dense", "c_proj", "Wo",
                  "out_lin", "o"),
 }  # fmt: skip
-"""The attribute names of each projection, or of a fused one, in published modules."""
+"""The attribute names of each separate or fused projection in published modules."""
 
 WORDS = {
     "q": ("q", "qs", "query", "queries", "wq", "qw", "toq"),
@@ -33,7 +34,7 @@ WORDS = {
     "kqv": ("kqv",),
     "out": ("o", "out", "output", "wo", "ow", "final", "combine", "unify", "unifyheads", "merge"),
 }
-"""The last telling word of a parameter's name in a module that is not published."""
+"""Words that identify the projection in parameter names of unpublished modules."""
 
 NEUTRAL_WORDS = frozenset(
     (
@@ -43,27 +44,27 @@ NEUTRAL_WORDS = frozenset(
         *("head", "heads", "module"),
     )
 )
-"""Words that name no projection; a name of such words alone is the output projection."""
+"""Words that identify no projection; a name of only such words is the output projection."""
 
 FUSED = (*NAMES["qkv"], "in_proj", "in_proj_weight", "in_proj_bias", "in_projection")
-"""Names of a fused q, k, v projection; in some of them `WORDS` finds no role."""
+"""Names of a fused q, k, v projection, including names that contain no word of `WORDS`."""
 
 _LIST_ITEM = re.compile(r"(?:.*\.)?(?:linears|projections|projs|layers)\.([0-3])")
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Where the attention modules of one model family keep their projections.
+    """The paths of the projections in the attention modules of one model family.
 
     Paths begin at the attention module.
     """
 
-    name: str  # the family, after its first model
+    name: str  # the family, named after its first model
     out: str  # path of the output projection; its input is the concatenated outputs of the heads
     size: str  # path of the attribute that holds the head dimension D
-    projections: tuple[str, ...] = ()  # paths of q, k and v; empty where they are fused
-    fused: str = ""  # path of the fused q, k, v projection; "" where they are separate
-    by_head: bool = False  # fused rows: q, k, v of head 0, then of head 1; or all q, all k, all v
+    projections: tuple[str, ...] = ()  # paths of q, k and v; empty if they are fused
+    fused: str = ""  # path of the fused q, k, v projection; "" if they are separate
+    by_head: bool = False  # fused rows: q, k, v head by head; False: all q, all k, all v
     beside: tuple[str, ...] = ()  # prefixes of the names of parameters that belong to no head
 
 
@@ -79,14 +80,14 @@ ARCHITECTURES = (
     Architecture("GPT-NeoX", "dense", "head_size", fused="query_key_value", by_head=True),
     Architecture("ModernBERT", "Wo", "head_dim", fused="Wqkv"),
 )
-"""Every known architecture. GPT-2's cross-attention has a separate q and fits none: its fused
-projection holds two parts and not three."""
+"""Every supported architecture. GPT-2's cross-attention is not supported: its q is separate, and
+its fused projection has two parts instead of three."""
 
 
 def architecture_of(module: nn.Module) -> Architecture | None:
-    """The architecture of an attention module, or None for any other module.
+    """Return the architecture of an attention module, or None for any other module.
 
-    Decided by the attributes of the module and their sizes, never by the name of its class.
+    The architecture follows from the module's attributes and their sizes, not from its class name.
 
     Example:
         >>> import headwise as hw
@@ -99,7 +100,7 @@ def architecture_of(module: nn.Module) -> Architecture | None:
 
 
 def attribute(module: nn.Module, path: str) -> object:
-    """The attribute at a path such as "self.query", or None."""
+    """Return the attribute at a path such as "self.query", or None."""
     value: object = module
     for name in path.split("."):
         value = getattr(value, name, None)
@@ -107,7 +108,7 @@ def attribute(module: nn.Module, path: str) -> object:
 
 
 def features(projection: object) -> tuple[int, int] | None:
-    """(in, out) of an `nn.Linear` or of transformers' Conv1D; None for anything else."""
+    """Return (in, out) of an `nn.Linear` or a transformers Conv1D; None for any other object."""
     weight = getattr(projection, "weight", None)
     if weight is None or getattr(weight, "ndim", 0) != 2 or not isinstance(projection, nn.Module):
         return None
@@ -116,12 +117,12 @@ def features(projection: object) -> tuple[int, int] | None:
 
 
 def is_transposed(projection: nn.Module) -> bool:
-    """Whether the weight of a projection is (in, out), as in transformers' Conv1D."""
+    """Return whether the weight of a projection is (in, out), as in transformers' Conv1D."""
     return type(projection).__name__ == "Conv1D"
 
 
 def guess_role(parameter: str) -> str | None:
-    """The role that a name from ``named_parameters()`` suggests: "q", "k", "v", "out" or "qkv".
+    """Guess the role "q", "k", "v", "out" or "qkv" from a name in ``named_parameters()``.
 
     Example:
         >>> [guess_role(name) for name in ("attn.W_q", "to_qkv.weight", "linears.2.bias", "proj.b")]
@@ -145,7 +146,7 @@ def guess_role(parameter: str) -> str | None:
 
 
 def _words(name: str) -> list[str]:
-    """The words of snake_case and CamelCase, in lower case, without digits."""
+    """Split a snake_case or CamelCase name into lower-case words without digits."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
     words = [word for word in re.split(r"[_\d]+", spaced.lower()) if word]
     return [re.sub(r"^(?:fc|to|w|b)(?=(?:q|k|v|o|qkv)$)", "", word) for word in words]
@@ -164,9 +165,9 @@ def _fits(module: nn.Module, architecture: Architecture) -> bool:
 
 
 def _head_count(projection: object, size: int) -> int:
-    """How many heads of a size a projection gives to attention; 0 if its rows are no such heads.
+    """Return the number of heads of a size in a projection; 0 if the size does not divide its rows.
 
-    A pruned projection repeats key/value heads: its ``order`` lists them as attention reads them.
+    A pruned projection repeats key/value heads; its ``order`` lists them in the repeated order.
     """
     order = getattr(projection, "order", None)
     shape = features(projection)

@@ -1,7 +1,7 @@
-"""The classes that `torch.load(..., weights_only=True)` may create, so that a saved module loads.
+"""The classes that `torch.load(..., weights_only=True)` may create when it loads a saved module.
 
-They hold numbers, tensors and each other, and creating one runs no code of the file. A mask of a
-caller's function is not among them.
+Objects of these classes contain numbers, tensors and each other; creating one runs no code from the
+file. A mask built from a user's function is not in the list.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ MODULES = (
 
 
 def _subclasses(kind: type) -> Iterator[type]:
-    """A class of headwise and those derived from it."""
+    """Yield a class of headwise and all its subclasses."""
     if kind.__module__.startswith("headwise."):
         yield kind
         children: list[type] = type.__subclasses__(kind)

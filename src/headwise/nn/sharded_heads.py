@@ -1,4 +1,4 @@
-"""Attention whose projections tensor parallelism shards by heads: each rank has some of them."""
+"""Checks for tensor parallelism by heads, in which each rank has some of the heads."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from headwise.positions import Position
 
 
 class PerHeadOptions(Protocol):
-    """The options of a `MultiheadAttention` that hold something for each head."""
+    """The options of a `MultiheadAttention` that can differ between heads."""
 
     num_heads: int
     num_kv_heads: int
@@ -22,17 +22,16 @@ class PerHeadOptions(Protocol):
 
 
 def check_sharded_heads(module: PerHeadOptions, q: Tensor, k: Tensor, mask: Mask) -> None:
-    """Check that q (B, H', L, D) and k (B, G', S, D) of one rank can be computed by themselves.
+    """Check that one rank can compute its heads, q (B, H', L, D) and k (B, G', S, D), alone.
 
-    A head's sink, bias or mask cannot be told from another's, since a rank does not know which of
-    the heads it has.
+    A rank does not know which heads it has, so no option may have a separate value for each head.
     """
     heads, groups = module.num_heads, module.num_kv_heads
     if q.shape[1] * groups != k.shape[1] * heads:
         raise BadValue(
-            "q_proj, k_proj: this rank has {queries} query heads of {heads} and {keys} key/value "
-            "heads of {groups}, so that a query head would read another's keys; shard q_proj, "
-            "k_proj and v_proj alike, over at most num_kv_heads ranks",
+            "q_proj, k_proj: this rank has {queries} of {heads} query heads and {keys} of {groups} "
+            "key/value heads, so a query head would use the wrong keys; shard q_proj, k_proj and "
+            "v_proj in the same way, over at most num_kv_heads ranks",
             queries=q.shape[1],
             heads=heads,
             keys=k.shape[1],
@@ -50,8 +49,8 @@ def check_sharded_heads(module: PerHeadOptions, q: Tensor, k: Tensor, mask: Mask
     for name, present in per_head.items():
         if present:
             raise BadValue(
-                "{name}: it is for all {heads} heads, and this rank has {local}, since the "
-                "projections are sharded; leave it out, or do not shard this attention",
+                "{name}: it has a value for each of {heads} heads, but this rank has only {local} "
+                "heads, since the projections are sharded; leave it out, or do not shard them",
                 name=name,
                 heads=heads,
                 local=q.shape[1],

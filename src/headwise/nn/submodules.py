@@ -1,4 +1,4 @@
-"""Optional submodules of a `MultiheadAttention`: norms, scale, gate, global projections."""
+"""Optional submodules of a `MultiheadAttention`: norms, scale, gate and global projections."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -18,13 +18,13 @@ from headwise.shapes import AttentionShape
 
 
 class UnitNorm(nn.Module):
-    """Divide every vector by its Euclidean norm, x / max(|x|, eps), so that a score is a cosine.
+    """A module that divides every vector by its Euclidean norm: x / max(|x|, eps).
 
-    Used with `LogitScale`. Computed in float32 at least; a zero vector stays zero and has a finite
-    gradient.
+    The scores of normalised queries and keys are cosines; `LogitScale` scales them. The computation
+    uses at least float32. A zero vector stays zero and has a finite gradient.
 
     Args:
-        eps: lower bound on the norm that is divided by.
+        eps: lower bound on the divisor.
 
     Raises:
         BadValue: if eps is not above 0.
@@ -44,9 +44,9 @@ class UnitNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Unit vectors in place of the vectors of x (..., D)."""
+        """Normalise the vectors of x (..., D) to unit length."""
         y = x.to(torch.promote_types(x.dtype, torch.float32))
-        # not linalg.norm, whose second derivative is NaN at zero
+        # linalg.norm is not used here: its second derivative is NaN at zero
         square = y.square().sum(-1, keepdim=True)
         return (y * square.clamp(min=self.eps**2).rsqrt()).to(x.dtype)
 
@@ -55,24 +55,24 @@ class UnitNorm(nn.Module):
 
 
 class LogitScale(nn.Module):
-    """A learned factor s_h on the scores of head h, in place of 1/sqrt(D).
+    """A learned factor s_h on the scores of head h, which replaces 1/sqrt(D).
 
         scores = s_h q kᵀ        s_h = exp(min(t_h, log most)),   t_h learned
 
-    With `UnitNorm` on queries and keys the scores are s_h times a cosine: scaled cosine attention.
+    With `UnitNorm` on queries and keys, a score is s_h times a cosine (scaled cosine attention).
 
     Args:
         num_heads: H.
         start: initial value of s_h.
-        most: upper bound of s_h, above which the gradient is 0; None means no bound.
-        device, dtype: those of the parameter.
+        most: upper bound of s_h, beyond which the gradient is 0; None means no bound.
+        device, dtype: the device and the dtype of the parameter.
 
     Raises:
         BadType, BadValue: if num_heads or a factor is not positive, or start is above most.
 
     Source: Henry et al. 2020 (Query-Key Normalization for Transformers), where s is g; Liu et al.
-        2022 (Swin Transformer V2), scaled cosine attention, where s is 1/tau of each head with
-        tau > 0.01; their code starts at 10.
+        2022 (Swin Transformer V2), scaled cosine attention, where s_h is 1/tau of head h and
+        tau > 0.01; the initial value in their code is 10.
 
     Example:
         >>> [round(factor, 4) for factor in LogitScale(2)().tolist()]
@@ -93,15 +93,15 @@ class LogitScale(nn.Module):
         for name, value in (("start", start), ("most", start if most is None else most)):
             if not (math.isfinite(value) and value > 0):
                 raise BadValue(
-                    "LogitScale: {name} must be a positive number, got {value}; Swin V2 uses 10 "
-                    "and 100, and start=head_dim**-0.5 is ordinary attention",
+                    "LogitScale: {name} must be a positive number, got {value}; Swin V2 uses "
+                    "start=10 and most=100, ordinary attention start=head_dim**-0.5",
                     name=name,
                     value=value,
                 )
         if most is not None and start > most:
             raise BadValue(
-                "LogitScale: start={start} is above most={most}, where the gradient is 0; "
-                "use most=None for no bound",
+                "LogitScale: start={start} must be at most most={most}, beyond which the gradient "
+                "is 0; use most=None for no upper bound",
                 start=start,
                 most=most,
             )
@@ -113,7 +113,7 @@ class LogitScale(nn.Module):
         nn.init.constant_(self.log, math.log(self.start))
 
     def forward(self) -> Tensor:
-        """The factor of each head, (H,)."""
+        """Return the factor of each head, (H,)."""
         log = self.log if self.most is None else self.log.clamp(max=math.log(self.most))
         return log.exp()
 
@@ -126,21 +126,21 @@ class OutputGate(nn.Module):
 
         O'_h = O_h * sigmoid(x W_h + b_h)        x the query token, (E,)
 
-    A head can output 0 this way, where an ungated head would attend to a sink.
+    The gate lets a head output 0; without a gate, a head attends to a sink for this purpose.
 
     Args:
         embed_dim: E.
         num_heads: H.
-        head_dim: gates per head: 1, or D for one gate per output number.
-        bias: whether there is a b, starting at 0; the paper has none.
-        device, dtype: those of the parameters.
+        head_dim: the number of gates per head: 1, or D for one gate per output feature.
+        bias: whether to add the bias b, initially 0; the paper has no bias.
+        device, dtype: the device and the dtype of the parameters.
 
     Raises:
-        BadType, BadValue: if a size is no positive integer.
+        BadType, BadValue: if a size is not a positive integer.
 
     Source: Qiu et al. 2025 (Gated Attention for Large Language Models), Y' = Y * sigmoid(X W_theta)
         at position G1, after scaled dot-product attention, head-specific: elementwise with
-        head_dim=D, headwise with head_dim=1. X, Y, W_theta there are x, O, W here.
+        head_dim=D, headwise with head_dim=1. Their X, Y, W_theta are x, O, W here.
 
     Example:
         >>> OutputGate(8, 2)(torch.zeros(1, 3, 8)).shape
@@ -170,19 +170,19 @@ class OutputGate(nn.Module):
             nn.init.zeros_(self.proj.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The gates of tokens (B, L, E), between 0 and 1: (B, L, H · head_dim)."""
+        """Compute the gates (B, L, H · head_dim), between 0 and 1, of the tokens x (B, L, E)."""
         return torch.sigmoid(self.proj(x))
 
 
 def checked_norm(name: str, norm: nn.Module | None, head_dim: int) -> nn.Module | None:
-    """The norm, which must be a module for vectors of size D, or None."""
+    """Check that ``norm`` is None or a module for vectors of size D, and return it."""
     example = f"nn.RMSNorm({head_dim}) or headwise.nn.UnitNorm()"
     size = getattr(checked_module(name, norm, example), "normalized_shape", None)
     if size is not None and tuple(size) != (head_dim,):
         raise BadValue(
-            "{name}: it is applied to each head, (B, heads, L, D) with D = {head_dim}, "
-            "got one for {size}; use nn.{norm_type}({head_dim}), and for a norm over all "
-            "heads together replace the projection by nn.Sequential(layer.q_proj, norm)",
+            "{name}: expected a norm over the D = {head_dim} features of one head, got a norm over "
+            "{size}; use nn.{norm_type}({head_dim}), or for a norm over all heads replace the "
+            "projection by nn.Sequential(layer.q_proj, norm)",
             name=name,
             head_dim=head_dim,
             size=tuple(size),
@@ -192,7 +192,7 @@ def checked_norm(name: str, norm: nn.Module | None, head_dim: int) -> nn.Module 
 
 
 def apply_norm(name: str, norm: nn.Module | None, x: Tensor) -> Tensor:
-    """Normalise queries or keys (B, heads, L, D); the norm must keep their shape."""
+    """Normalise queries or keys (B, heads, L, D), and check that the norm keeps their shape."""
     if norm is None:
         return x
     y: Tensor = norm(x)
@@ -208,15 +208,15 @@ def apply_norm(name: str, norm: nn.Module | None, x: Tensor) -> Tensor:
 
 
 def apply_scale(scale: nn.Module | None, q: Tensor) -> Tensor:
-    """Scale queries (B, H, L, D) so that `attend`, which divides by sqrt(D), gives s_h q kᵀ."""
+    """Scale queries (B, H, L, D) so that `attend`, which divides by sqrt(D), yields s_h q kᵀ."""
     if scale is None:
         return q
     factor: Tensor = scale()
     heads, dim = q.shape[1], q.shape[3]
     if factor.shape not in ((), (1,), (heads,)):
         raise BadValue(
-            "logit_scale: expected one factor for each head, ({heads},), got {got}; make it for "
-            "num_heads={heads}",
+            "logit_scale: expected one factor for each head, ({heads},), got {got}; create the "
+            "module with num_heads={heads}",
             heads=heads,
             got=tuple(factor.shape),
         )
@@ -232,8 +232,8 @@ def apply_gate(gate: nn.Module | None, output: Tensor, x: Tensor) -> Tensor:
     batch, heads, length, dim = output.shape
     if gates.shape not in ((batch, length, heads), (batch, length, heads * dim)):
         raise BadValue(
-            "gate: expected (B, L, H) = {expected}, or (B, L, H·D) with H·D = {width}, got "
-            "{got}; make it with num_heads={heads} and head_dim=1 or {dim}",
+            "gate: expected factors (B, L, H) = {expected}, or (B, L, H·D) with H·D = {width}, got "
+            "{got}; create the gate with num_heads={heads} and head_dim=1 or {dim}",
             expected=(batch, length, heads),
             width=heads * dim,
             got=tuple(gates.shape),
@@ -245,11 +245,11 @@ def apply_gate(gate: nn.Module | None, output: Tensor, x: Tensor) -> Tensor:
 
 
 PER_QUERY = ("weights", "logsumexp", "entropy", "largest")
-"""The optional results of single queries that do not depend on the query's position."""
+"""The optional results of one query that do not depend on the position of the query."""
 
 
 class GlobalProjections(nn.Module):
-    """The projections of global tokens; ``like`` is q_proj, k_proj and v_proj of the attention."""
+    """Projections for global tokens, with the sizes of ``like``: q_proj, k_proj and v_proj."""
 
     def __init__(self, like: Sequence[nn.Linear]) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class GlobalProjections(nn.Module):
 
     @torch.no_grad()
     def copy(self, like: Sequence[nn.Linear]) -> None:
-        """Copy the values of the ordinary projections, the paper's initialisation."""
+        """Copy the values of the ordinary projections, as the paper initialises them."""
         for name, source in zip(QKV, like, strict=True):
             for kind, parameter in self.get_submodule(name).named_parameters():
                 parameter.copy_(source.get_parameter(kind))
@@ -270,14 +270,14 @@ class GlobalProjections(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class GlobalRows:
-    """The queries that are global tokens, padded to the sample that has the most."""
+    """The queries that are global tokens, padded to the largest number in one sample."""
 
     index: Tensor  # (B, n), positions of queries
     real: Tensor  # (B, n), False on padding
 
     @classmethod
     def of(cls, mask: Mask, shape: AttentionShape) -> "GlobalRows | None":
-        """Those of a resolved mask; None if it has no global token."""
+        """Find the global tokens of a resolved mask; return None if the mask has none."""
         b, h, query, _ = shape.indices()
         is_global: Tensor | None = None
         for part in mask.walk():
@@ -294,18 +294,18 @@ class GlobalRows:
         return cls(index, is_global.gather(1, index))
 
     def take(self, x: Tensor) -> Tensor:
-        """The rows (B, n, E) of x (B, Lq, E)."""
+        """Return the rows of global tokens, (B, n, E), of x (B, Lq, E)."""
         return x.gather(1, self.index[..., None].expand(-1, -1, x.shape[2]))
 
     def put(self, x: Tensor, rows: Tensor) -> Tensor:
-        """A copy of x (B, H, Lq, ...) with ``rows`` (B, H, n, ...) in place of its own."""
+        """Return a copy of x (B, H, Lq, ...), its global tokens replaced by rows (B, H, n, ...)."""
         sample, number = self.real.nonzero(as_tuple=True)
         new = rows.transpose(1, 2)[sample, number].to(x.dtype)
         place = (sample, self.index[sample, number])
         return x.transpose(1, 2).index_put(place, new).transpose(1, 2)
 
     def mask(self, mask: Mask, shape: AttentionShape) -> Mask:
-        """The mask of these rows: (B, 1 or H, n, Lk)."""
+        """Return the mask of the global tokens' rows, (B, 1 or H, n, Lk)."""
         b, h, _, key = shape.indices()
         indices = (b, h, self.index[:, None, :, None] + shape.offset, key)
         sizes = (shape.batch, -1, self.index.shape[1], shape.keys)
@@ -319,12 +319,12 @@ class GlobalRows:
 
     @staticmethod
     def check_need(need: Collection[str]) -> None:
-        """Refuse results that sum over queries or depend on their positions."""
+        """Raise BadValue for results that sum over queries or depend on their positions."""
         for word in need:
             if word not in PER_QUERY:
                 raise BadValue(
-                    "need: with global_projections expected some of {words}, got {word!r}; "
-                    "take the weights and measure them",
+                    "need: with global_projections, expected names from {words}, got {word!r}; "
+                    "request 'weights' and compute the result from them",
                     words=PER_QUERY,
                     word=word,
                 )
@@ -336,7 +336,7 @@ class GlobalRows:
 
 
 def without_global_rows(mask: Mask) -> Mask:
-    """The mask without the rows of global tokens, which are computed apart."""
+    """Return the mask without the rows of global tokens, which are computed separately."""
     if isinstance(mask, GlobalTokens):
         return replace(mask, symmetric=False)
     return mask.map(without_global_rows)

@@ -1,14 +1,14 @@
 """The interface of `torch.nn.MultiheadAttention`: its mask arguments and its state_dict.
 
 In PyTorch's ``attn_mask`` and ``key_padding_mask`` True means blocked, and floats are added to the
-scores; in a headwise mask True means may attend. The names of the state_dict are PyTorch's:
+scores; in a headwise mask True means may attend. The names of parameters correspond as follows:
 
-    q_proj.weight, k_proj.weight, v_proj.weight   <->  in_proj_weight, one below the other; or
+    q_proj.weight, k_proj.weight, v_proj.weight   <->  in_proj_weight, stacked in this order; or
                                                        q_proj_weight, k_proj_weight, v_proj_weight
     q_proj.bias,   k_proj.bias,   v_proj.bias     <->  in_proj_bias
 
-They are packed where PyTorch packs them: kdim = vdim = embed_dim, no shared key/value heads, heads
-that fill embed_dim. Where a projection is wrapped or quantised, as in LoRA, none is renamed.
+Weights are packed where PyTorch packs them: if kdim = vdim = embed_dim = H·D and no key/value heads
+are shared. If a projection is wrapped or quantised, as in LoRA, no parameter is renamed.
 """
 
 import functools
@@ -32,11 +32,11 @@ from headwise.masks.patterns.from_tensor import FromTensor, check_float_mask, is
 from headwise.nn.projections import QKV
 from headwise.shapes import AttentionShape, broadcasts
 
-STACK_LEVEL = 6  # the number of calls from `_warn_of_padding` to the line that called the module
+STACK_LEVEL = 6  # the number of stack frames from `_warn_of_padding` to the module's caller
 
 
 class PaddingOrMask(UserWarning):
-    """A mask is read as (L, S) and looks like the padding (B, S) of the same batch."""
+    """Warning that a mask read as (L, S) looks like the padding (B, S) of the batch."""
 
     def __init__(self, text: Text) -> None:
         super().__init__(text.en)
@@ -50,9 +50,9 @@ def from_torch(
     shape: AttentionShape,
     batched: bool,
 ) -> list[Mask]:
-    """The mask arguments of `MultiheadAttention.forward` as headwise masks, all of which hold.
+    """Convert the mask arguments of `MultiheadAttention.forward` to a list of headwise masks.
 
-    BadType and BadValue refuse a mask whose dtype or shape does not fit or is ambiguous.
+    Raises BadType or BadValue if the dtype or shape of a mask does not fit or is ambiguous.
 
     Example:
         >>> shape = AttentionShape(1, 1, 2, 3, 1, torch.device("cpu"))
@@ -76,12 +76,12 @@ def from_torch(
 
 
 def intersect(masks: list[Mask]) -> Mask:
-    """The mask that allows what all of them allow; full() if there is none."""
+    """Return the intersection of the masks, or full() for an empty list."""
     return functools.reduce(operator.and_, masks) if masks else full()
 
 
 def real_keys(mask: Mask, shape: AttentionShape) -> Tensor | None:
-    """(B or 1, S), False on keys that paddings or tensors hide from all queries, or None."""
+    """Return (B or 1, S), False on keys that padding or a tensor mask blocks for all queries."""
     if isinstance(mask, And):
         return both(real_keys(mask.left, shape), real_keys(mask.right, shape))
     if isinstance(mask, Padding):
@@ -96,15 +96,15 @@ def real_keys(mask: Mask, shape: AttentionShape) -> Tensor | None:
 def _check(name: str, mask: Tensor) -> None:
     if not isinstance(mask, Tensor):
         raise BadType(
-            "{name}: expected a tensor or None, got {mask_type}; a headwise mask is "
-            "given to the constructor: MultiheadAttention(..., mask=...)",
+            "{name}: expected a tensor or None, got {mask_type}; pass a headwise mask to the "
+            "constructor: MultiheadAttention(..., mask=...)",
             name=name,
             mask_type=type(mask).__name__,
         )
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise BadType(
-            "{name}: expected bool (True = blocked) or floating point (added to the "
-            "scores), got {mask_dtype}; use .bool()",
+            "{name}: expected dtype bool (True = blocked) or floating point (added to the "
+            "scores), got {mask_dtype}; convert it with .bool()",
             name=name,
             mask_dtype=mask.dtype,
         )
@@ -112,7 +112,7 @@ def _check(name: str, mask: Tensor) -> None:
 
 
 def _attention(mask: Tensor, shape: AttentionShape) -> Mask:
-    """(B or 1, H or 1, L, S), with headwise's polarity."""
+    """Return attn_mask as (B or 1, H or 1, L, S), in which True means may attend."""
     expanded = _four_axes(mask, shape)
     tensor = unexpanded(expanded).to(shape.device)
     tensor = (~tensor if tensor.dtype == torch.bool else tensor).expand(expanded.shape)
@@ -129,8 +129,8 @@ def _four_axes(mask: Tensor, shape: AttentionShape) -> Tensor:
             return mask
         if first == (batch,) and batch == heads > 1:
             raise BadValue(
-                "attn_mask: {got} can be one mask per sample or one per head, since B = H; pass "
-                "attn_mask[:, None] for (B, 1, L, S) or attn_mask[None] for (1, H, L, S)",
+                "attn_mask: shape {got} is ambiguous, since B = H; pass attn_mask[:, None] for one "
+                "mask per sample, (B, 1, L, S), or attn_mask[None] for one per head, (1, H, L, S)",
                 got=tuple(mask.shape),
             )
         if first == (batch * heads,):
@@ -139,8 +139,8 @@ def _four_axes(mask: Tensor, shape: AttentionShape) -> Tensor:
             return mask[:, None]
     raise BadValue(
         "attn_mask: expected (L, S) = {shared}, (B*H, L, S) = {flat}, (B, L, S) = {by_sample}, or "
-        "(B, H, L, S) = {by_head} where B and H may be 1, got {got}; padding (B, S) = {padding} "
-        "goes to key_padding_mask",
+        "(B, H, L, S) = {by_head} where B and H may be 1, got {got}; pass padding (B, S) = "
+        "{padding} as key_padding_mask",
         shared=size,
         flat=(batch * heads, *size),
         by_sample=(batch, *size),
@@ -151,13 +151,13 @@ def _four_axes(mask: Tensor, shape: AttentionShape) -> Tensor:
 
 
 def _padding(mask: Tensor, shape: AttentionShape, batched: bool) -> Mask:
-    """A padding, or a bias that all queries of a sample share."""
+    """Return a padding mask, or a float mask that all queries of a sample share."""
     expected = (shape.batch, shape.keys) if batched else (shape.keys,)
     if mask.shape != expected:
         letters = "(B, S)" if batched else "(S,)"
         raise BadValue(
-            "key_padding_mask: expected {letters} = {expected}, got {got}, where True = padding; "
-            "a mask of queries and keys is given as attn_mask",
+            "key_padding_mask: expected {letters} = {expected}, with True = padding, got {got}; "
+            "pass a mask over queries and keys as attn_mask",
             letters=letters,
             expected=expected,
             got=tuple(mask.shape),
@@ -174,26 +174,26 @@ def _padding(mask: Tensor, shape: AttentionShape, batched: bool) -> Mask:
 
 
 def _warn_of_padding(mask: Tensor, shape: AttentionShape) -> None:
-    """Warn where (L, S) could be the padding (B, S): the shape alone cannot tell."""
+    """Warn if a mask (L, S) looks like padding (B, S), where both shapes are equal."""
     ambiguous = shape.batch == shape.queries > 1 and mask.shape == (shape.queries, shape.keys)
     unread = without_numbers(mask) or torch.compiler.is_compiling()
     if ambiguous and not unread and _looks_like_padding(mask):
         text = Text(
-            "attn_mask: {shape} is read as (L, S), and looks like the padding (B, S) of "
-            "this batch; for padding use key_padding_mask=, for a mask of queries and "
-            "keys pass attn_mask[None, None]",
+            "attn_mask: shape {shape} is read as (L, S), but the mask looks like padding (B, S); "
+            "pass padding as key_padding_mask, or attn_mask[None, None] for a mask over queries "
+            "and keys",
             shape=tuple(mask.shape),
         )
         warnings.warn(PaddingOrMask(text), stacklevel=STACK_LEVEL)
 
 
 def _looks_like_padding(mask: Tensor) -> bool:
-    """Whether each row blocks a run at one end, as padding does, and the mask is no band."""
+    """Return whether each row blocks keys at one end only, like padding, but not as a band."""
     blocked = ~is_allowed(mask) if mask.is_floating_point() else mask
     if mask.is_floating_point() and bool((mask[~blocked] != 0).any()):
-        return False  # a bias
+        return False  # a float mask with other values than 0 and -inf
     ends_only = bool(((blocked[:, 1:] != blocked[:, :-1]).sum(1) <= 1).all())
-    same = bool((blocked == blocked[:1]).all())  # then both readings agree
+    same = bool((blocked == blocked[:1]).all())  # then both interpretations agree
     banded = mask.shape[1] > 1 and bool((blocked[1:, 1:] == blocked[:-1, :-1]).all())
     return ends_only and not same and not banded
 
@@ -202,10 +202,10 @@ State = MutableMapping[str, Any]
 
 
 class NotPacked:
-    """In place of PyTorch's packed parameter; every use of it raises.
+    """A placeholder for PyTorch's packed parameter, which raises an error whenever it is used.
 
-    `torch.nn.TransformerEncoder` reads ``self_attn.in_proj_weight`` to decide whether it may
-    bypass the module, which an object with ``__torch_function__`` prevents.
+    `torch.nn.TransformerEncoder` reads ``self_attn.in_proj_weight`` to decide whether to bypass the
+    module; an object with ``__torch_function__`` prevents the bypass.
     """
 
     @classmethod
@@ -220,7 +220,7 @@ class NotPacked:
 
 
 class PackedBias:
-    """The same for the bias, which is None in a module without bias, as in PyTorch."""
+    """A descriptor of the packed bias: `NotPacked`, or None in a module without bias."""
 
     def __get__(self, module: nn.Module | None, owner: type) -> NotPacked | None:
         bare = module is not None and getattr(module.q_proj, "bias", None) is None
@@ -228,7 +228,7 @@ class PackedBias:
 
 
 class TorchInterface(nn.Module, ABC):
-    """The names that other code reads from a `torch.nn.MultiheadAttention`."""
+    """Base class with the attributes that other code reads from `torch.nn.MultiheadAttention`."""
 
     _qkv_same_embed_dim = False  # prevents torch's encoder layer from bypassing this module
     in_proj_weight = NotPacked()
@@ -243,12 +243,12 @@ class TorchInterface(nn.Module, ABC):
     @property
     @abstractmethod
     def rows(self) -> tuple[int, int, int]:
-        """The rows of q_proj, k_proj and v_proj."""
+        """The numbers of rows of q_proj, k_proj and v_proj."""
 
     @property
     @abstractmethod
     def packs(self) -> bool:
-        """Whether PyTorch would keep the weights of q, k and v as one matrix (3E, E)."""
+        """Whether PyTorch would store the weights of q, k and v as one matrix (3E, E)."""
 
     @abstractmethod
     def reset_parameters(self) -> None:
@@ -273,7 +273,7 @@ class TorchInterface(nn.Module, ABC):
 
     @property
     def q_proj_weight(self) -> Tensor:
-        """``q_proj.weight``, as where PyTorch keeps the weights apart; so are the next two."""
+        """``q_proj.weight``, under PyTorch's name for separate weights."""
         return self.q_proj.weight
 
     @property
@@ -285,12 +285,12 @@ class TorchInterface(nn.Module, ABC):
         return self.v_proj.weight
 
     def torch_state_dict(self, prefix: str = "", *, keep_vars: bool = False) -> dict[str, Tensor]:
-        """The weights under the names of `torch.nn.MultiheadAttention`, as copies where packed.
+        """Return a state_dict with the names of `torch.nn.MultiheadAttention`.
 
-        `load_state_dict` takes these names as well as the module's own.
+        Packed parameters are copies. `load_state_dict` accepts these names and the module's own.
 
         Args:
-            prefix: what every name begins with.
+            prefix: a prefix of every name.
             keep_vars: as for `nn.Module.state_dict`.
 
         Example:
@@ -303,13 +303,13 @@ class TorchInterface(nn.Module, ABC):
 
 def _not_packed() -> BadType:
     return BadType(
-        "in_proj_weight, in_proj_bias: headwise keeps the projections apart and has no packed "
-        "parameter; use q_proj, k_proj and v_proj, or torch_state_dict() for the packed names"
+        "in_proj_weight, in_proj_bias: headwise has separate projections and no packed parameter; "
+        "use q_proj, k_proj and v_proj, or torch_state_dict() for the packed names"
     )
 
 
 def pack(owner: TorchInterface, state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """A module's state_dict in PyTorch's names, in PyTorch's order."""
+    """Return a module's state_dict with PyTorch's names, in PyTorch's order."""
     state = dict(state)
     packed: dict[str, Tensor] = {}
     if _plain(owner, state, prefix):
@@ -325,9 +325,9 @@ def pack(owner: TorchInterface, state: Mapping[str, Tensor], prefix: str) -> dic
 
 
 def unpack(owner: TorchInterface, state: State, prefix: str) -> None:
-    """Split a state_dict in PyTorch's names by projection.
+    """Split the packed tensors of a state_dict into q, k and v, in place.
 
-    A tensor of another size is split in three as well, so that the error names each projection.
+    A tensor of a wrong size is split in three too, so the loading error names each projection.
     """
     rows = owner.rows
     for kind in ("weight", "bias"):
@@ -345,7 +345,7 @@ def unpack(owner: TorchInterface, state: State, prefix: str) -> None:
 
 
 def _plain(module: TorchInterface, state: State, prefix: str) -> bool:
-    """Whether q, k and v have a weight of PyTorch's size, at most a bias, and nothing else."""
+    """Return whether q, k and v each have only a weight, and possibly a bias, of PyTorch's size."""
     expected = {"weight", "bias"} if f"{prefix}q_proj.bias" in state else {"weight"}
     kinds = set()
     sizes = (module.embed_dim, module.kdim, module.vdim)

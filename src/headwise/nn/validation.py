@@ -1,4 +1,4 @@
-"""Validation of the arguments of a `MultiheadAttention`, and its token and head layouts."""
+"""Validation of the arguments of `MultiheadAttention`, and changes between tensor layouts."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,33 +13,33 @@ from headwise.positions import Position, Stage
 
 
 def to_batch_first(x: Tensor, is_batch_first: bool) -> Tensor:
-    """(B, L, ·) of (L, ·), (B, L, ·) or (L, B, ·)."""
+    """Convert (L, ·), (B, L, ·) or (L, B, ·) to (B, L, ·)."""
     if x.dim() == 2:
         return x[None]
     return x if is_batch_first else x.transpose(0, 1)
 
 
 def from_batch_first(y: Tensor, query: Tensor, is_batch_first: bool) -> Tensor:
-    """An output (B, L, ·) in the layout of the query."""
+    """Convert an output (B, L, ·) to the layout of the query."""
     if query.dim() == 2:
         return y[0]
     return y if is_batch_first else y.transpose(0, 1)
 
 
 def split_heads(x: Tensor, dim: int) -> Tensor:
-    """(B, L, heads·D) to (B, heads, L, D); under tensor parallelism the heads of this rank."""
+    """Convert (B, L, heads·D) to (B, heads, L, D), for the heads of this rank."""
     return torch.unflatten(x, -1, (-1, dim)).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """(B, H, L, D) to (B, L, H·D)."""
+    """Convert (B, H, L, D) to (B, L, H·D)."""
     return x.transpose(1, 2).flatten(2)
 
 
 def zero_padding(key: Tensor, value: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Key (B, n, kdim) and value (B, n, vdim) with zeros on padding, for finite gradients.
+    """Set key (B, n, kdim) and value (B, n, vdim) to 0 on padding, for finite gradients.
 
-    ``real`` is (B or 1, S), False on padding; its last n columns are those of key and value.
+    ``real`` is (B or 1, S), False on padding; its last n columns belong to key and value.
     """
     if real is None:
         return key, value
@@ -55,7 +55,7 @@ def append_keys(
 ) -> tuple[Tensor, Tensor, Mask]:
     """Append the keys of ``add_bias_kv`` and ``add_zero_attn``, which every query may attend to.
 
-    ``keys`` are k and v (B, G, S, D), ``learned`` bias_k and bias_v (1, 1, G·D).
+    ``keys`` contains k and v, (B, G, S, D); ``learned`` contains bias_k and bias_v, (1, 1, G·D).
     """
     extra = (learned[0] is not None) + zeros
     k, v = (_extended(t, bias, zeros) for t, bias in zip(keys, learned, strict=True))
@@ -75,14 +75,14 @@ def _extended(rows: Tensor, bias: Tensor | None, zeros: bool) -> Tensor:
 def returned_weights(
     weights: Tensor | None, average: bool, batched: bool, heads: int
 ) -> Tensor | None:
-    """(B, H, L, S), or the mean over heads (B, L, S); without B for unbatched inputs."""
+    """Return weights (B, H, L, S), or their mean over heads (B, L, S); without B if unbatched."""
     if weights is None:
         return None
     if average and weights.shape[1] != heads:
         raise BadValue(
             "average_attn_weights: this rank has {local} of {heads} heads, since the projections "
-            "are sharded, and their mean is not that of all; use average_attn_weights=False or "
-            "need_weights=False",
+            "are sharded, so it cannot average over all heads; use average_attn_weights=False "
+            "or need_weights=False",
             local=weights.shape[1],
             heads=heads,
         )
@@ -106,7 +106,7 @@ def check_positive(**sizes: object) -> None:
 def checked_head_dim(
     embed_dim: int, num_heads: int, num_kv_heads: int, head_dim: int | None
 ) -> int:
-    """D, which is E / H where ``head_dim`` is None; also checks that G divides H."""
+    """Return D, which is E / H if ``head_dim`` is None, and check that G divides H."""
     if num_heads % num_kv_heads:
         raise BadValue(
             "num_kv_heads: expected a divisor of num_heads={num_heads}, got "
@@ -121,7 +121,7 @@ def checked_head_dim(
     if embed_dim % num_heads:
         raise BadValue(
             "embed_dim: expected a multiple of num_heads, got embed_dim={embed_dim} and "
-            "num_heads={num_heads}; set the size of a head, for example head_dim={example}",
+            "num_heads={num_heads}; or set the size of one head, for example head_dim={example}",
             embed_dim=embed_dim,
             num_heads=num_heads,
             example=embed_dim // num_heads or 1,
@@ -130,22 +130,23 @@ def checked_head_dim(
 
 
 def checked_mask(mask: Mask | None) -> Mask | None:
-    """The mask, which must be a headwise mask or None."""
+    """Check that ``mask`` is a headwise mask or None, and return it."""
     if mask is None or isinstance(mask, Mask):
         return mask
     raise BadType(
-        "mask: expected a headwise mask or None, got {mask_type}; for example "
-        "hw.causal(), or hw.from_tensor(tensor), where True means may attend",
+        "mask: expected a headwise mask or None, got {mask_type}; pass for example hw.causal(), or "
+        "hw.from_tensor(tensor) with True = may attend",
         mask_type=type(mask).__name__,
     )
 
 
 def checked_module(name: str, module: nn.Module | None, example: str) -> nn.Module | None:
-    """The submodule given as argument ``name``, which must be a module or None."""
+    """Check that the argument called ``name`` is a module or None, and return it."""
     if module is None or isinstance(module, nn.Module):
         return module
     raise BadType(
-        "{name}: expected a built module or None, got {module!r}; for example {example}",
+        "{name}: expected an nn.Module instance or None, got {module!r}; pass for example "
+        "{example}",
         name=name,
         module=module,
         example=example,
@@ -153,24 +154,25 @@ def checked_module(name: str, module: nn.Module | None, example: str) -> nn.Modu
 
 
 def check_position(position: Position | None, sizes: Mapping[str, set[int]]) -> None:
-    """Check the type of a position, and the sizes that it requires against those of the module.
+    """Check the type of a position encoding, and that the module has the sizes it requires.
 
-    E may have several sizes, of query, key and value.
+    E may have several values: the sizes of query, key and value.
     """
     if position is None:
         return
     name = type(position).__name__
     if not isinstance(position, Position):
         raise BadType(
-            "position: expected a headwise position or None, got {position_type}; for "
-            "example hw.Sinusoidal(embed_dim)",
+            "position: expected a headwise position encoding or None, got {position_type}; pass "
+            "for example hw.Sinusoidal(embed_dim)",
             position_type=name,
         )
     for letter, size in position.expected_sizes().items():
         if sizes[letter] != {size}:
             raise BadValue(
-                "position: {name} was made for {letter}={size}, the module has {letter}={got}; "
-                "make it with the module's size, or leave it out where query, key and value differ",
+                "position: {name} was created for {letter}={size}, but the module has "
+                "{letter}={got}; create it with the module's size, or leave it out if query, key "
+                "and value differ in size",
                 name=name,
                 letter=letter,
                 size=size,
@@ -179,48 +181,50 @@ def check_position(position: Position | None, sizes: Mapping[str, set[int]]) -> 
 
 
 def check_appended_keys(position: Position | None, global_projections: bool, append: bool) -> None:
-    """Refuse appended keys, which have no position, and global rows with a position inside."""
+    """Check that appended keys and global projections fit the position encoding."""
     inside = position is not None and bool(position.stages - {Stage.INPUT})
     name = type(position).__name__
     if inside and append:
         raise BadValue(
-            "position: {name} needs the position of each key, and the keys that add_bias_kv "
-            "and add_zero_attn append have none; leave them out, or use a position that is "
+            "position: {name} needs a position for each key, but keys appended by add_bias_kv and "
+            "add_zero_attn have none; leave both options out, or use a position encoding that is "
             "added to the input, such as hw.Sinusoidal(embed_dim)",
             name=name,
         )
     if global_projections and (inside or append):
         raise BadValue(
-            "global_projections: expected no position inside attention and no appended keys, got "
-            "{other}; leave one out, or use a position added to the input, such as hw.Learned(...)",
+            "global_projections: it cannot be combined with {other}; leave one of the two out, or "
+            "use a position encoding that is added to the input, such as hw.Learned(...)",
             other=name if inside else "add_bias_kv or add_zero_attn",
         )
 
 
 def check_inputs(inputs: tuple[Tensor, ...], sizes: tuple[int, ...], is_batch_first: bool) -> None:
-    """Check query, key and value against the module and against each other.
+    """Check that query, key and value fit the module and one another.
 
-    ``sizes`` are embed_dim, kdim and vdim; the layout is (B, L, E), or else (L, B, E).
+    ``sizes`` contains embed_dim, kdim and vdim. Batched inputs are (B, L, ·) with
+    ``is_batch_first``, otherwise (L, B, ·).
     """
     for name, x, size in zip(INPUTS, inputs, sizes, strict=True):
         if not isinstance(x, Tensor):
             raise BadType("{name}: expected a tensor, got {type}", name=name, type=type(x).__name__)
         if x.is_nested:
             raise BadValue(
-                "{name}: expected a dense tensor, got a nested one; use "
+                "{name}: expected a dense tensor, got a nested tensor; use "
                 "x.to_padded_tensor(0.0) with key_padding_mask",
                 name=name,
             )
         if x.dim() not in (2, 3):
             raise BadValue(
-                "{name}: expected two axes (length, size) or three with a batch, got {shape}",
+                "{name}: expected two axes (length, size), or three with a batch axis, got shape "
+                "{shape}",
                 name=name,
                 shape=tuple(x.shape),
             )
         if x.shape[-1] != size:
             raise BadValue(
-                "{name}: expected a last axis of size {argument}={size}, got {shape}; make "
-                "the module with {argument}={last} or project the input first",
+                "{name}: expected a last axis of size {argument}={size}, got shape {shape}; create "
+                "the module with {argument}={last}, or project the input first",
                 name=name,
                 argument=SIZES[name],
                 size=size,
@@ -242,7 +246,7 @@ def check_inputs(inputs: tuple[Tensor, ...], sizes: tuple[int, ...], is_batch_fi
 
 
 def check_dtypes(inputs: tuple[Tensor, ...], projections: tuple[nn.Module, ...]) -> None:
-    """Check that each input has the dtype of its projection, unless autocast converts it."""
+    """Check that the dtype of each input is that of its projection, unless autocast is on."""
     for i, (x, projection) in enumerate(zip(inputs, projections, strict=True)):
         if type(projection) is not nn.Linear or x.dtype == projection.weight.dtype:
             continue
@@ -258,18 +262,18 @@ def check_dtypes(inputs: tuple[Tensor, ...], projections: tuple[nn.Module, ...])
 
 
 def check_beam_index(index: Tensor, batch: int, owner: Text) -> None:
-    """Check the index of a beam reorder: integers (B',), each from 0 to B - 1."""
+    """Check that ``index``, which reorders beams, is an integer tensor (B',) from 0 to B - 1."""
     integers = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)
     if not integers or index.dim() != 1:
         raise BadType(
-            "index: expected integers (B,), for each new sample the old sample that it "
-            "continues, got {got}; for example torch.tensor([0, 0, 1])",
+            "index: expected an integer tensor (B,), the number of the old sample for each new "
+            "sample, got {got}; pass for example torch.tensor([0, 0, 1])",
             got=tuple(index.shape) if isinstance(index, Tensor) else repr(index),
         )
     if bool(((index < 0) | (index >= batch)).any()):
         raise BadValue(
-            "index: {owner} holds {batch} samples, numbered from 0, got {index}; "
-            "reorder before reset(), with numbers of the batch that it holds",
+            "index: expected numbers from 0 of the {batch} samples in {owner}, got {index}; call "
+            "reorder() before reset(), with the numbers of stored samples",
             owner=owner,
             batch=batch,
             index=index.tolist(),
@@ -279,8 +283,8 @@ def check_beam_index(index: Tensor, batch: int, owner: Text) -> None:
 def _disagree(size: Text, inputs: Iterable[Tensor]) -> BadValue:
     shapes = (f"{name} {tuple(x.shape)}" for name, x in zip(INPUTS, inputs, strict=True))
     return BadValue(
-        "query, key, value: {size} must agree, got {shapes}; all three have a batch axis or none "
-        "has, and batch_first says which axis it is",
+        "query, key, value: {size} must agree, got {shapes}; either all three or none must have a "
+        "batch axis, whose place batch_first sets",
         size=size,
         shapes=", ".join(shapes),
     )

@@ -1,13 +1,13 @@
-"""Loading the weights of other attention modules, with the heads in the right order.
+"""Loading of weights from other attention modules, with the heads in the right order.
 
-| layout | where the weights are | who |
+| layout | arrangement of the weights | used by |
 |---|---|---|
-| separate | three matrices (rows, in), or q, and k above v | Llama, BERT, ViT, `wq`, `to_kv` |
+| separate | q, k and v matrices (rows, in), or q and a stacked k, v | Llama, BERT, ViT, `to_kv` |
 | blocks | one matrix: all of q, all of k, all of v | timm, Phi-3, `qkv` |
-| blocks transposed | the same, each matrix (in, rows) | GPT-2's `Conv1D` `c_attn` |
+| blocks transposed | as "blocks", but each matrix is (in, rows) | GPT-2's `Conv1D` `c_attn` |
 | groups | one matrix: for each k/v head its q heads, k, v | GPT-NeoX, BLOOM, Falcon |
 
-A fused matrix has the same shape in every order, so the caller names the layout.
+A fused matrix has the same shape in every order, so the caller must name the layout.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,27 +21,27 @@ from headwise.nn.multihead_attention import MultiheadAttention
 from headwise.nn.projections import NAMES, PROJECTIONS, QKV
 
 Split = Callable[[Tensor, int, int], tuple[Tensor, ...]]
-"""Rows of a fused matrix, H and G to the rows of q, k and v."""
+"""A function (rows of a fused matrix, H, G) -> rows of q, k and v."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """An arrangement of the weights of one attention."""
+    """An arrangement of the weights of one attention module."""
 
-    name: str  # the word that `load_layout` takes
-    projections: tuple[tuple[str, ...], ...]  # the combinations of entries of `NAMES` it may have
-    split: Split | None = None  # how a fused matrix is split
+    name: str  # the value of the argument ``layout`` of `load_layout`
+    projections: tuple[tuple[str, ...], ...]  # the permitted combinations of keys of `NAMES`
+    split: Split | None = None  # splits a fused matrix
     transposed: bool = False  # whether matrices are (in, rows)
 
 
 def _split_blocks(rows: Tensor, heads: int, groups: int) -> tuple[Tensor, ...]:
-    """((H + 2G)·D, ...): all of q, all of k, all of v."""
+    """Split rows ((H + 2G)·D, ...) that contain all of q, all of k and all of v."""
     dim = rows.shape[0] // (heads + 2 * groups)
     return torch.split(rows, [heads * dim, groups * dim, groups * dim])
 
 
 def _split_groups(rows: Tensor, heads: int, groups: int) -> tuple[Tensor, ...]:
-    """((H + 2G)·D, ...): for each k/v head the H / G query heads that read it, then k, then v."""
+    """Split rows ((H + 2G)·D, ...) that contain, for each k/v head, its q heads, k and v."""
     grouped = torch.unflatten(rows, 0, (groups, heads // groups + 2, -1))  # (G, H/G + 2, D, ...)
     q, k, v = grouped[:, :-2].flatten(1, 2), grouped[:, -2], grouped[:, -1]
     return q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
@@ -60,20 +60,20 @@ LAYOUTS = (
 
 @torch.no_grad()
 def load_layout(module: MultiheadAttention, state: Mapping[str, Tensor], layout: str) -> None:
-    """Copy the weights of another attention module into a `MultiheadAttention`, all or none.
+    """Copy the projection weights of another attention module into a `MultiheadAttention`.
 
-    A bias that the other module does not have becomes 0. Parameters keep their dtype and device.
-    Positions, norms and masks are not part of the weights: give them to the constructor.
+    A bias that the source module lacks becomes 0. Parameters keep their dtype and device. Position
+    encodings, norms and masks are not part of the weights; pass them to the constructor.
 
     Args:
-        module: made with the same num_heads, num_kv_heads and sizes as the other.
-        state: the other module's ``state_dict()``, with its output projection, under the names in
-            `headwise.nn.projections.NAMES`.
+        module: the target, created with the num_heads, num_kv_heads and sizes of the source.
+        state: the ``state_dict()`` of the source, including its output projection, with the names
+            in `headwise.nn.projections.NAMES`.
         layout: "separate", "blocks", "blocks transposed" or "groups"; see the table above.
 
     Raises:
-        BadType, BadValue: if the module or the layout is wrong, or a matrix is missing, present
-            under two names, of another shape, or unknown; nothing is loaded then.
+        BadType, BadValue: if the module or the layout is wrong, or a matrix is missing, duplicated,
+            unknown or of a wrong shape. In this case no weight is changed.
 
     Example:
         >>> theirs = {"qkv.weight": torch.randn(12, 4), "proj.weight": torch.randn(4, 4)}
@@ -98,8 +98,8 @@ def load_layout(module: MultiheadAttention, state: Mapping[str, Tensor], layout:
         missing_bias = tensor is None and name.endswith("bias")
         if not missing_bias and (tensor is None or tensor.shape != target.shape):
             raise BadValue(
-                "state: {name} should be {expected}, got {got}; make the module with the sizes of "
-                "the other, and name the layout of the other",
+                "state: expected {name} of shape {expected}, got {got}; create the module with the "
+                "sizes of the source module, and check the layout",
                 name=name,
                 expected=tuple(target.shape),
                 got=None if tensor is None else tuple(tensor.shape),
@@ -107,7 +107,8 @@ def load_layout(module: MultiheadAttention, state: Mapping[str, Tensor], layout:
     extra = sorted(new.keys() - targets.keys())
     if extra:
         raise BadValue(
-            "state: has {extra}, and the module was made with bias=False; make it with bias=True",
+            "state: it contains {extra}, but the module has no biases; create the module with "
+            "bias=True",
             extra=", ".join(extra),
         )
     for name, target in targets.items():
@@ -121,7 +122,7 @@ def _owner(name: str) -> str:
 def _renamed(
     state: Mapping[str, Tensor], layout: Layout, module: MultiheadAttention
 ) -> dict[str, Tensor]:
-    """The other module's tensors by the names of our parameters."""
+    """Return the source module's tensors under the names of our parameters."""
     new: dict[str, Tensor] = {}
     for name, role in _roles(state, layout).items():
         kind = name.rpartition(".")[2]
@@ -130,8 +131,8 @@ def _renamed(
         expected = sum(module.rows[-len(ours) :])
         if len(ours) > 1 and rows.shape[0] != expected:
             raise BadValue(
-                "state: {name} has {rows} rows, expected {expected} for the heads of the module; "
-                "make it with the num_heads, num_kv_heads and head_dim of the other",
+                "state: expected {expected} rows in {name} for the heads of the module, got "
+                "{rows}; create it with num_heads, num_kv_heads and head_dim of the source module",
                 name=name,
                 rows=rows.shape[0],
                 expected=expected,
@@ -144,20 +145,20 @@ def _renamed(
 
 
 def _roles(state: Mapping[str, Tensor], layout: Layout) -> dict[str, str]:
-    """The entry of `NAMES` for each name of the state."""
+    """Return the key of `NAMES` for each name in the state_dict."""
     role_of = {name: role for role, names in NAMES.items() for name in names}
     unknown = [name for name in state if _owner(name) not in role_of]
     if unknown:
         raise BadValue(
-            "state: {names} is no known projection; rename it to a name in "
-            "headwise.nn.projections.NAMES, or leave it out if attention does not need it",
+            "state: {names} is not a known projection; rename it to a name in "
+            "headwise.nn.projections.NAMES, or remove it if attention does not use it",
             names=", ".join(unknown),
         )
     roles = {name: role_of[_owner(name)] for name in state}
     owners = {(role, _owner(name)) for name, role in roles.items()}
     if sorted(role for role, _ in owners) not in [sorted(names) for names in layout.projections]:
         raise BadValue(
-            "state: layout '{layout}' has {expected}, each once, got {got}; see "
+            "state: layout '{layout}' needs {expected}, each exactly once, got {got}; see "
             "headwise.nn.projections.NAMES for the known names",
             layout=layout.name,
             expected=" or ".join(", ".join(names) for names in layout.projections),

@@ -1,4 +1,4 @@
-"""The angles by which a rotary position turns, and the ways to scale them to longer texts."""
+"""Frequencies of rotary position encodings, and their scaling to longer texts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,20 @@ from headwise.positions.position import check_base
 from headwise.shapes import check_integer, format_value
 
 Length = int | Tensor
-"""The number of positions of a call; a tensor without axes where positions are explicit."""
+"""The number of positions in a call; a scalar tensor if the positions are explicit."""
 
 
 @dataclass(eq=False)
 class Frequencies:
-    """The angle by which each pair of numbers turns from one position to the next.
+    """The frequencies of a rotary encoding: the rotation of each pair of features per position.
 
-    A scaled rotary position is a subclass with a `per_pair` of its own.
+    Subclasses override `per_pair` to scale the frequencies.
 
     Args:
-        base: the longest wavelength over 2 pi.
+        base: the upper limit of the wavelengths, divided by 2 pi.
 
     Raises:
-        BadType, BadValue: if an argument is no number or too small; so for the subclasses.
+        BadType, BadValue: if an argument is not a number or is too small, also in the subclasses.
 
     Example:
         >>> Frequencies(100.0).per_pair(4, torch.device("cpu")).tolist()
@@ -35,29 +35,29 @@ class Frequencies:
 
     base: float = 10000.0
 
-    length_scale = 1.0  # what the turned numbers are multiplied by
-    depends_on_length = False  # whether `at_length` gives others
+    length_scale = 1.0  # the factor on rotated queries and keys
+    depends_on_length = False  # whether `at_length` returns different frequencies
 
     def __post_init__(self) -> None:
         self.base = check_base(type(self).__name__, self.base)
 
     def per_pair(self, rotary_dim: int, device: torch.device) -> Tensor:
-        """Radians per position of each pair, (rotary_dim / 2,), in float64."""
+        """Return the rotation of each pair in radians per position, (rotary_dim / 2,), float64."""
         even = torch.arange(0, rotary_dim, 2, device=device, dtype=torch.float64)
         return self.base ** (-even / rotary_dim)
 
     def at_length(self, length: Length) -> "Frequencies":
-        """The frequencies in a call whose last position is length - 1."""
+        """Return the frequencies for a call whose last position is length - 1."""
         return self
 
 
 @dataclass(eq=False, kw_only=True)
 class LinearScaling(Frequencies):
-    """Position interpolation: every angle is divided by a factor.
+    """Position interpolation: every frequency is divided by a factor.
 
     Args:
-        base: as for `Frequencies`; so for the others.
-        factor: how many times longer texts may become, at least 1; so for the others.
+        base: as for `Frequencies`, also in the classes below.
+        factor: the extension of the text length, at least 1, also in the classes below.
 
     Source: Chen et al. 2023 (Position Interpolation), equation 4, where factor is L'/L.
 
@@ -78,15 +78,15 @@ class LinearScaling(Frequencies):
 
 @dataclass(eq=False, kw_only=True)
 class DynamicNTK(Frequencies):
-    """NTK-aware scaling: beyond a length the base grows with the length of the text.
+    """NTK-aware scaling: for texts longer than ``original_length``, the base grows with the length.
 
-    base' = base · (factor · length / original_length - (factor - 1))^(D / (D - 2)), D the rotary
-    dim. A cache of `headwise.nn` holds keys before rotation, so that all keys of a call have the
-    frequencies of its length.
+    base' = base · (factor · length / original_length - (factor - 1))^(D / (D - 2)), where D is
+    rotary_dim. A cache of `headwise.nn` stores keys before rotation, so every call can rotate all
+    keys with the frequencies for the current length.
 
     Args:
-        factor: how strongly the base grows.
-        original_length: the length of the texts in training; so for the others.
+        factor: the growth factor of the base.
+        original_length: the text length in training, also in the classes below.
 
     Source: bloc97 and emozilla 2023, as described by Peng et al. 2023 (YaRN), section 3.3; the
         formula is that of transformers.
@@ -111,7 +111,7 @@ class DynamicNTK(Frequencies):
         return replace(self, length=length)
 
     def per_pair(self, rotary_dim: int, device: torch.device) -> Tensor:
-        if rotary_dim < 4:  # one pair turns by 1 for any base
+        if rotary_dim < 4:  # the frequency of a single pair is 1 for any base
             return super().per_pair(rotary_dim, device)
         length = self.original_length if self.length is None else self.length
         length = torch.as_tensor(length, dtype=torch.float64, device=device)
@@ -123,14 +123,13 @@ class DynamicNTK(Frequencies):
 
 @dataclass(eq=False, kw_only=True)
 class YaRN(Frequencies):
-    """Fast pairs keep their angle, slow ones are divided by a factor, others are in between.
+    """YaRN: high frequencies stay, low ones are divided by a factor, and the rest are interpolated.
 
     Args:
-        beta_fast: a pair that turns more often within the original length keeps its angle.
-        beta_slow: a pair that turns less often is divided by the factor.
-        attention_factor: what queries and keys are multiplied by, each; None means
-            0.1 ln(factor) + 1.
-        truncate: whether the range in between is widened to whole pairs.
+        beta_fast: frequencies with more rotations than this within the original length stay.
+        beta_slow: frequencies with fewer rotations than this are divided by the factor.
+        attention_factor: the factor on queries and on keys; None means 0.1 ln(factor) + 1.
+        truncate: whether to round the limits of the interpolated range outwards to whole pairs.
 
     Source: Peng et al. 2023 (YaRN), section 3.4; s there is factor, alpha is beta_slow, and beta is
         beta_fast. The factor on queries and keys is 1/sqrt(t) of equation 22.
@@ -172,11 +171,13 @@ class YaRN(Frequencies):
 
 @dataclass(eq=False, kw_only=True)
 class Llama3Scaling(Frequencies):
-    """Long wavelengths are divided by a factor, short ones are kept, others are in between.
+    """The scaling of Llama 3.1: low frequencies are divided by a factor, high frequencies stay.
 
     Args:
-        low_frequency: a pair that turns less often within the original length is divided.
-        high_frequency: a pair that turns more often keeps its angle.
+        low_frequency: frequencies with fewer rotations than this within the original length are
+            divided by the factor.
+        high_frequency: frequencies with more rotations than this stay; between the two limits,
+            frequencies are interpolated.
 
     Source: Grattafiori et al. 2024 (The Llama 3 Herd of Models); Meta's code for Llama 3.1,
         ``apply_scaling``. Its base is 500000.
@@ -215,13 +216,13 @@ class Llama3Scaling(Frequencies):
 
 @dataclass(eq=False, kw_only=True)
 class LongRoPE(Frequencies):
-    """Every angle is divided by a factor of its own, in long texts by another one.
+    """LongRoPE: the frequency of each pair is divided by a separate factor.
 
     Args:
-        short_factors: one for each pair, in texts of up to the original length.
-        long_factors: one for each pair, in longer texts.
-        factor: how many times longer texts may become, for the factor on queries and keys.
-        attention_factor: what queries and keys are multiplied by, each; None means
+        short_factors: the factors of the pairs for texts up to the original length.
+        long_factors: the factors of the pairs for longer texts.
+        factor: the extension of the text length, which determines ``attention_factor``.
+        attention_factor: the factor on queries and on keys; None means
             sqrt(1 + ln(factor) / ln(original_length)).
 
     Source: Ding et al. 2024 (LongRoPE), section 3; the code of Phi-3.
@@ -256,8 +257,8 @@ class LongRoPE(Frequencies):
         for name in ("short_factors", "long_factors"):
             if len(getattr(self, name)) != len(usual):
                 raise BadValue(
-                    "LongRoPE: {name} must be one factor for each of the {pairs} pairs, got {got}; "
-                    "there are rotary_dim / 2",
+                    "LongRoPE: {name} must contain one factor for each of {pairs} pairs, got "
+                    "{got} factors; the number of pairs is rotary_dim / 2",
                     name=name,
                     pairs=len(usual),
                     got=len(getattr(self, name)),
@@ -271,14 +272,14 @@ class LongRoPE(Frequencies):
 
 
 def frequencies_from(parameters: Mapping[str, Any], max_length: int) -> Frequencies:
-    """The frequencies that a transformers configuration describes.
+    """Return the frequencies that a transformers configuration describes.
 
-    ``partial_rotary_factor`` and ``mrope_section`` are arguments of `Rotary`: ``rotary_dim`` and
-    ``sections``.
+    The entries ``partial_rotary_factor`` and ``mrope_section`` correspond to the arguments
+    ``rotary_dim`` and ``sections`` of `Rotary` and are ignored here.
 
     Args:
-        parameters: the configuration's ``rope_parameters``.
-        max_length: its ``max_position_embeddings``.
+        parameters: the entry ``rope_parameters`` of the configuration.
+        max_length: the entry ``max_position_embeddings`` of the configuration.
 
     Raises:
         BadValue: if the ``rope_type`` is unknown, or a number is missing or wrong.
@@ -319,11 +320,11 @@ _KINDS: dict[str, tuple[type[Frequencies], dict[str, str]]] = {
     "llama3": (Llama3Scaling, _COMMON | _BANDS),
     "longrope": (LongRoPE, _COMMON | _FACTORS | _ATTENTION),
 }
-"""The class of each ``rope_type``, and its arguments by their names in transformers."""
+"""The class of each ``rope_type``, and a mapping from transformers' names to its arguments."""
 
 
 def _check_numbers(owner: Frequencies, *names: str, least: float = 0.0) -> None:
-    """Check that arguments, or their members, are finite numbers above 0 and at least ``least``."""
+    """Check that arguments or their elements are finite, above 0 and at least ``least``."""
     for name in names:
         value = getattr(owner, name)
         for number in value if isinstance(value, Sequence) else (value,):

@@ -1,4 +1,4 @@
-"""Rotary positions."""
+"""Rotary position encodings."""
 
 import copy
 from collections.abc import Sequence
@@ -16,29 +16,29 @@ PAIRS = ("halves", "neighbours")
 
 
 class Rotary(Position):
-    """Turns q and k by an angle that grows with the position, so that scores see distances only.
+    """Rotary position encoding: rotates q and k, so that scores depend on distances only.
 
-    Pair number p of ``rotary_dim / 2`` turns by position / base^(2p / rotary_dim). The angles are
-    computed in float64 and the turn in float32 at least.
+    Pair p of the ``rotary_dim / 2`` pairs is rotated by position / base^(2p / rotary_dim) radians.
+    The angles are computed in float64, and the rotation in at least float32.
 
     Args:
         head_dim: D.
-        pairs: which numbers form a pair. "halves": p and p + rotary_dim / 2, as in Llama and
+        pairs: the features that form pair p. "halves": p and p + rotary_dim / 2, as in Llama and
             GPT-NeoX. "neighbours": 2p and 2p + 1, as in the paper and GPT-J.
-        rotary_dim: how many numbers of a head are turned, from the first; None means all. A
+        rotary_dim: the number of features to rotate, beginning with the first; None means all. The
             ``partial_rotary_factor`` of transformers is rotary_dim / head_dim.
-        base: the longest wavelength over 2 pi; None means 10000.
-        frequencies: the angles of the pairs in place of those of ``base``, such as `YaRN`; see
+        base: the upper limit of the wavelengths, divided by 2 pi; None means 10000.
+        frequencies: frequencies that replace those of ``base``, such as `YaRN`; see
             `headwise.positions.frequencies`.
-        sections: for positions of several axes, such as time, height and width, how many pairs turn
-            by each axis; `at` then gives each token a position on each axis.
-        interleaved: whether the axes take turns, t h w t h w ... t t, as in Qwen3-VL, rather than
-            t ... t h ... h w ... w, as in Qwen2-VL.
+        sections: for positions with several axes, such as time, height and width, the number of
+            pairs for each axis; pass positions on every axis to `at`.
+        interleaved: whether the axes of the pairs alternate, t h w t h w ... t t, as in Qwen3-VL,
+            instead of t ... t h ... h w ... w, as in Qwen2-VL.
 
     Raises:
-        BadType, BadValue: if a size is no integer, rotary_dim is odd or above head_dim, base is not
-            above 1, pairs is unknown, sections do not add up to rotary_dim / 2, or, when called, D
-            or given positions do not fit.
+        BadType, BadValue: if a size is not an integer, rotary_dim is odd or above head_dim, base is
+            not above 1, pairs is unknown, or the sum of sections is not rotary_dim / 2; when
+            called, if D or explicit positions do not fit.
 
     Source: Su et al. 2021 (RoFormer), section 3.2.2. Sections: Wang et al. 2024 (Qwen2-VL), section
         2.1, M-RoPE.
@@ -71,15 +71,15 @@ class Rotary(Position):
         self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
         if pairs is None:
             raise BadValue(
-                "Rotary: say which numbers form a pair: pairs='halves' (Llama, GPT-NeoX) "
-                "or pairs='neighbours' (the paper, GPT-J); the wrong one is silent"
+                "Rotary: pairs is required: use 'halves' (Llama, GPT-NeoX) or 'neighbours' (the "
+                "paper, GPT-J); a wrong choice raises no error"
             )
         if pairs not in PAIRS:
             raise one_of("pairs", pairs, PAIRS)
         if self.rotary_dim % 2 or not 0 < self.rotary_dim <= head_dim:
             raise BadValue(
-                "Rotary: rotary_dim must be even, from 2 to head_dim {head_dim}, got "
-                "{rotary_dim}; an odd head turns all but its last number",
+                "Rotary: rotary_dim must be even, from 2 to head_dim={head_dim}, got "
+                "{rotary_dim}; for an odd head_dim use rotary_dim=head_dim - 1",
                 head_dim=head_dim,
                 rotary_dim=self.rotary_dim,
             )
@@ -87,23 +87,25 @@ class Rotary(Position):
             frequencies = Frequencies(check_base("Rotary", 10000.0 if base is None else base))
         elif not isinstance(frequencies, Frequencies):
             raise BadType(
-                "Rotary: frequencies must be a Frequencies, got {got}; None takes those of base",
+                "Rotary: frequencies must be a Frequencies object, or None to use base, got {got}",
                 got=type(frequencies).__name__,
             )
         elif base is not None:
-            raise BadValue("Rotary: base and frequencies exclude each other; use Frequencies(base)")
+            raise BadValue(
+                "Rotary: base and frequencies cannot be combined; use frequencies=Frequencies(base)"
+            )
         self.pairs, self.frequencies, self.base = pairs, frequencies, frequencies.base
         self.sections = None if sections is None else _sections(sections, self.rotary_dim // 2)
-        qwen = Text("Qwen3-VL's axes take turns, Qwen2-VL's do not")
+        qwen = Text("use True for Qwen3-VL, False for Qwen2-VL")
         check_boolean("Rotary", "interleaved", interleaved, qwen)
         self.interleaved = interleaved
         self._places: tuple[Tensor, Tensor] | None = None
 
     def at(self, queries: object, keys: object) -> "Rotary":
-        """The same encoding at explicit positions, (L,) for all samples or (B, L) for each.
+        """Return this encoding at explicit positions, (L,) for all samples or (B, L) for each.
 
-        With ``sections`` they are (A, L) or (A, B, L), A the number of axes. Left padding, trees of
-        drafts and caches that drop old keys need this.
+        With ``sections``, positions are (A, L) or (A, B, L), where A is the number of axes. Left
+        padding, trees of draft tokens and caches that drop old keys need explicit positions.
         """
         bound = copy.copy(self)
         axes = 0 if self.sections is None else 1
@@ -137,7 +139,7 @@ class Rotary(Position):
             batch, length = rows.shape[0], rows.shape[2]
             if places.shape not in ((*axes, length), (*axes, batch, length)):
                 raise BadValue(
-                    "Rotary: {name} have places {got}, expected {shared} or {single}",
+                    "Rotary: expected positions of {name} of shape {shared} or {single}, got {got}",
                     name=name,
                     got=tuple(places.shape),
                     shared=(*axes, length),
@@ -146,7 +148,7 @@ class Rotary(Position):
         return self._places[0].to(q.device), self._places[1].to(k.device)
 
     def _length(self, q: Tensor, k: Tensor, shape: AttentionShape | None) -> Length:
-        """The number of positions, from 0 to the last of a query or key."""
+        """Return the number of positions, from 0 to the last position of a query or key."""
         if self._places is None:
             offset = k.shape[2] - q.shape[2] if shape is None else shape.offset
             return max(k.shape[2], q.shape[2] + offset)
@@ -154,7 +156,7 @@ class Rotary(Position):
         return torch.stack(last).max() + 1 if last else 0
 
     def _axes(self, device: torch.device) -> Tensor:
-        """The axis by which each pair turns, (pairs,)."""
+        """Return the axis whose position rotates each pair, (pairs,)."""
         sections = torch.tensor(self.sections, device=device)
         if not self.interleaved:
             return torch.arange(len(sections), device=device).repeat_interleave(sections)
@@ -163,7 +165,7 @@ class Rotary(Position):
         return torch.where(pair < sections[axis] * len(sections), axis, 0)
 
     def _turn(self, rows: Tensor, places: Tensor, frequencies: Frequencies) -> Tensor:
-        """Rows (B, H, L, D) turned by the angles of their places."""
+        """Rotate rows (B, H, L, D) by the angles of their positions."""
         wide = torch.promote_types(rows.dtype, torch.float32)
         per_pair = frequencies.per_pair(self.rotary_dim, rows.device)
         by_pair = places.double()[..., None]
@@ -186,13 +188,13 @@ class Rotary(Position):
             joined = torch.stack(pair, -1).flatten(-2)
         if not rest.shape[-1]:
             return joined.to(rows.dtype)
-        return torch.cat((joined, rest.to(wide)), -1).to(rows.dtype)  # autocast mixes no halves
+        return torch.cat((joined, rest.to(wide)), -1).to(rows.dtype)  # autocast cannot join dtypes
 
 
 def _places(places: object, name: str, axes: int) -> Tensor:
     try:
         tensor = places if isinstance(places, Tensor) else torch.tensor(places)
-    except (TypeError, ValueError, RuntimeError):  # of its many, none names the argument
+    except (TypeError, ValueError, RuntimeError):  # the errors of torch do not name the argument
         raise BadType(
             "Rotary: {name} must be numbers (L,) or (B, L), got {got}", name=name, got=repr(places)
         ) from None
@@ -205,13 +207,13 @@ def _places(places: object, name: str, axes: int) -> Tensor:
 
 
 def _sections(sections: Sequence[int], pairs: int) -> tuple[int, ...]:
-    """The number of pairs of each axis, which add up to all pairs."""
+    """Check that the numbers of pairs of the axes add up to ``pairs``, and return them."""
     listed = list(sections) if isinstance(sections, Sequence) else [sections]
     counts = tuple(check_integer("Rotary", "sections", count, 0) for count in listed)
     if sum(counts) != pairs:
         raise BadValue(
-            "Rotary: sections must add up to rotary_dim / 2 = {pairs}, got {sections}; Qwen2-VL "
-            "has 16, 24 and 24 of 64",
+            "Rotary: the sum of sections must be rotary_dim / 2 = {pairs}, got {sections}; "
+            "Qwen2-VL uses [16, 24, 24] for 64 pairs",
             pairs=pairs,
             sections=list(counts),
         )

@@ -295,20 +295,20 @@ def test_an_output_that_is_a_program_is_left_out(monkeypatch):
 @pytest.mark.parametrize(
     ("raw", "suffix", "message"),
     [
-        (b"%PDF-1.7 0.5", ".pdf", r"got PDF; save it as one"),
+        (b"%PDF-1.7 0.5", ".pdf", r"got PDF; save the article in one"),
         (b"PK\x03\x04 xl/workbook.xml", ".xlsx", r"got ZIP"),
         (b"\0\1\2\3", ".md", r"expected text in UTF-8, UTF-16"),
         (b"\x89PNG\r\n", "", r"got PNG"),
-        (b"{", ".ipynb", r"expected a notebook, which is JSON, got .* at line 1"),
-        (b"{}", ".ipynb", r"expected a notebook with cells, got none"),
-        (b"[" * 200_000, ".ipynb", r"expected a notebook, got JSON whose"),
-        (b'{"nbformat": ' + b"9" * 10_000 + b"}", ".ipynb", r"expected a notebook, got JSON whose"),
-        (b"PK\x03\x04 word/document.xml", ".docx", r"got a damaged one"),
-        (docx("<w:p>"), ".docx", r"got a damaged one"),
+        (b"{", ".ipynb", r"expected a notebook in JSON, .* in line 1"),
+        (b"{}", ".ipynb", r"the notebook has no cells"),
+        (b"[" * 200_000, ".ipynb", r"cannot read the notebook: a number"),
+        (b'{"nbformat": ' + b"9" * 10_000 + b"}", ".ipynb", r"cannot read the notebook: a number"),
+        (b"PK\x03\x04 word/document.xml", ".docx", r"Word document is damaged"),
+        (docx("<w:p>"), ".docx", r"Word document is damaged"),
         (docx("", before='<!DOCTYPE a [<!ENTITY b "c">]>'), ".docx", r"declares a document type"),
-        (docx(paragraph("x" * 1_000_001)), ".docx", r"at most 1,000,000 characters of text"),
-        (docx(" " * (33 * 2**20)), ".docx", r"at most 33,554,432 bytes when unpacked"),
-        (b" " * 1_000_001, ".md", r"at most 1,000,000 characters of text, got more"),
+        (docx(paragraph("x" * 1_000_001)), ".docx", r"at most 1,000,000 characters"),
+        (docx(" " * (33 * 2**20)), ".docx", r"at most 33,554,432 bytes when decompressed"),
+        (b" " * 1_000_001, ".md", r"at most 1,000,000 characters, got a longer text"),
     ],
 )
 def test_what_cannot_be_read_is_one_clear_line(raw, suffix, message):
@@ -321,7 +321,7 @@ def test_what_cannot_be_read_is_one_clear_line(raw, suffix, message):
 def test_a_file_is_named_in_the_error(tmp_path):
     path = tmp_path / "a.ipynb"
     path.write_text("{}", encoding="utf-8")
-    with pytest.raises(BadFile, match=r"a\.ipynb: expected a notebook"):
+    with pytest.raises(BadFile, match=r"a\.ipynb: "):
         read_article(path)
 
 

@@ -1,12 +1,12 @@
-"""Reading articles: the text of a file as a person sees it, whatever the file's format.
+"""Read the visible text of articles in many file formats.
 
-article_file    the entry: from a path or bytes to an `ArticleText`, bounded in size
-article_text    the text, and where each of its lines stands in the file
-text_encoding   bytes to text: UTF-8, UTF-16, GB18030, Big5, Shift JIS, Latin
+article_file    the entry point: converts a path or bytes of limited size to an `ArticleText`
+article_text    the text, and the place of each line in the file
+text_encoding   decodes UTF-8, UTF-16, GB18030, Big5, Shift JIS and Latin encodings
 markup          Markdown, LaTeX and reStructuredText
 html_text       HTML, with tables as Markdown tables
 math_elements   the formulas of HTML (MathML) and of Word (OMML) as LaTeX
-notebook        Jupyter notebooks: cells and the text of their outputs
+notebook        Jupyter notebooks: the cells and the text of their outputs
 docx            Word documents
 """
 

@@ -1,4 +1,4 @@
-"""Read an article from a path or from bytes, whatever its format."""
+"""Read an article from a path or from bytes, in any supported format."""
 
 import errno
 import os
@@ -13,10 +13,10 @@ from headwise.document.reading.text_encoding import decode
 from headwise.document.text_format import clean
 from headwise.errors import BadFile
 
-MOST_BYTES = 32 * 2**20  # the largest file that is read; images in a notebook take the most
+MOST_BYTES = 32 * 2**20  # the maximum file size; images in notebooks need most of it
 
 SUFFIXES = (".md", ".txt", ".tex", ".rst", ".html", ".htm", ".ipynb", ".docx")
-"""The usual suffixes of an article; any other is read by its content."""
+"""The usual file extensions of articles; for others, the content determines the format."""
 
 _SIGNATURES = (
     (b"%PDF", "PDF"),
@@ -28,19 +28,19 @@ _SIGNATURES = (
     (b"\x1f\x8b", "gzip"),
     (b"PK\x03\x04", "ZIP"),
 )
-"""How files begin that are no text; a Word document is a ZIP archive and is tried first."""
+"""The first bytes of files that are not text; Word documents (ZIP archives) are tried before."""
 
 
 def read_article(path: Path) -> ArticleText:
-    """The text of an article; ``-`` is the standard input.
+    """Read the text of an article; the path ``-`` means standard input.
 
-    Markdown, LaTeX, reStructuredText, HTML, a Jupyter notebook (the cells and the text of their
-    outputs), a Word document, or plain text, in UTF-8, UTF-16, GB18030, Big5 or Shift JIS. Images,
-    scripts, styles and comments are left out. The content decides where the suffix says nothing.
+    The article may be Markdown, LaTeX, reStructuredText, HTML, a Jupyter notebook, a Word document,
+    or plain text, encoded in UTF-8, UTF-16, GB18030, Big5 or Shift JIS. Images, scripts, styles and
+    comments are left out. If the extension is not known, the content determines the format.
 
     Raises:
-        BadFile: if it cannot be opened, is too large (see `MOST_BYTES` and `check_length`), or is
-            of no such format; the message begins with the file's name.
+        BadFile: if the file cannot be opened, is too large (see `MOST_BYTES` and `check_length`),
+            or has an unsupported format; the message begins with the file's name.
     """
     name = source_name(path)
     try:
@@ -58,7 +58,7 @@ def read_article(path: Path) -> ArticleText:
 
 
 def from_bytes(raw: bytes, suffix: str = "") -> ArticleText:
-    r"""As `read_article`, from the content of a file and its suffix, such as ".html".
+    r"""Read an article from the content of a file and its extension, such as ".html".
 
     Example:
         >>> from_bytes(b"<p>A <b>=</b></p><table><tr><td>1</td><td>2</td></tr></table>", ".html")
@@ -66,7 +66,7 @@ def from_bytes(raw: bytes, suffix: str = "") -> ArticleText:
     """
     if len(raw) > MOST_BYTES:
         raise BadFile(
-            "expected at most {most:,} bytes, it is longer; cut out the worked example",
+            "expected at most {most:,} bytes, got a larger file; extract the worked example",
             most=MOST_BYTES,
         )
     article = docx.read(raw) if docx.is_docx(raw) else _from_text(raw, suffix)
@@ -78,8 +78,8 @@ def _from_text(raw: bytes, suffix: str) -> ArticleText:
     for mark, kind in _SIGNATURES:
         if raw.startswith(mark):
             raise BadFile(
-                "expected text, a notebook (.ipynb), .html or .docx, got {kind}; save it as one of "
-                "them, or copy its text into a file",
+                "expected text, a notebook (.ipynb), .html or .docx, got {kind}; save the article "
+                "in one of these formats, or copy its text into a file",
                 kind=kind,
             )
     text = decode(raw)
@@ -104,17 +104,17 @@ def _converter(text: str, suffix: str) -> Callable[[str], ArticleText]:
 
 
 def is_input(path: Path) -> bool:
-    """Whether a path stands for the standard input: ``-`` or ``/dev/stdin``."""
+    """Return whether a path means standard input: ``-`` or ``/dev/stdin``."""
     return str(path) in ("-", "/dev/stdin")
 
 
 def source_name(path: Path) -> str:
-    """What an article is called in messages and reports."""
+    """Return the name of an article in messages and reports."""
     return "stdin" if is_input(path) else clean(path.name or str(path))
 
 
 def _bytes(path: Path) -> bytes:
-    """The first bytes of a regular file; a pipe without a writer would block for ever."""
+    """Read at most `MOST_BYTES` + 1 bytes of a regular file, without blocking on a pipe."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

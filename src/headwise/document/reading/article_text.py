@@ -1,4 +1,4 @@
-"""The text of an article, and where each of its lines stands in the file."""
+"""The text of an article, and the place of each of its lines in the file."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from headwise.errors import BadFile
 from headwise.lang import Text, same
 
-MOST_CHARACTERS = 1_000_000  # the longest text; a worked example is a thousandth of it
+MOST_CHARACTERS = 1_000_000  # the maximum length; a worked example has about 1000 characters
 
 
 def check_length(count: int) -> None:
-    """Raise `BadFile` for a text of more than `MOST_CHARACTERS`."""
+    """Raise `BadFile` if a text has more than `MOST_CHARACTERS` characters."""
     if count > MOST_CHARACTERS:
         raise BadFile(
-            "expected at most {most:,} characters of text, got more; cut out the worked example",
+            "expected at most {most:,} characters, got a longer text; extract the worked example",
             most=MOST_CHARACTERS,
         )
 
@@ -22,8 +22,8 @@ def check_length(count: int) -> None:
 class ArticleText:
     """The text of an article.
 
-    ``places`` says for each line of the text where a person finds it in the file, such as
-    "cell 3, line 2"; it is empty where the lines of the text are those of the file.
+    ``places`` contains the place of each line in the file, such as "cell 3, line 2". It is empty
+    if the line numbers of the text are those of the file.
 
     Example:
         >>> ArticleText("a").place(1).en, ArticleText("a", (Text("cell {n}", n=3),)).place(1).en
@@ -35,24 +35,24 @@ class ArticleText:
 
     @property
     def converted(self) -> bool:
-        """Whether the lines of the text are not those of the file."""
+        """Whether the line numbers of the text differ from those of the file."""
         return bool(self.places)
 
     def place(self, line: int) -> Text:
-        """Where a line of the text, from 1, stands in the file."""
+        """Return the place in the file of a line of the text, counted from 1."""
         return self.places[line - 1] if 0 < line <= len(self.places) else same(str(line))
 
 
 @dataclass
 class LineWriter:
-    """The lines of a converted text, added one by one; see `check_length`."""
+    """A builder of a converted text, line by line, that calls `check_length`."""
 
     lines: list[str] = field(default_factory=list)
     places: list[Text] = field(default_factory=list)
     count: int = 0
 
     def add(self, line: str, place: Text) -> None:
-        """Add one line; a blank one only after one that is not."""
+        """Add one line; skip a blank line at the start or after another blank line."""
         line = line.rstrip()
         if line or (self.lines and self.lines[-1]):
             self.count += len(line) + 1
@@ -61,7 +61,7 @@ class LineWriter:
             self.places.append(place)
 
     def block(self, lines: Iterable[tuple[str, Text]]) -> None:
-        """Add lines with a blank one before and after."""
+        """Add lines with a blank line before and after them."""
         rows = list(lines)
         if rows:
             self.add("", rows[0][1])
@@ -71,7 +71,7 @@ class LineWriter:
             self.add("", rows[-1][1])
 
     def finished(self) -> ArticleText:
-        """The text, which ends in one newline."""
+        """Return the text, which ends with one newline."""
         while self.lines and not self.lines[-1]:
             self.lines.pop()
             self.places.pop()

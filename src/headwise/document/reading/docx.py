@@ -1,7 +1,7 @@
-"""Word documents: paragraphs, tables as Markdown tables, and formulas as LaTeX.
+"""Read Word documents: paragraphs, tables as Markdown tables, and formulas as LaTeX.
 
-The archive and its XML are not trusted: one entry of bounded size is read, as a stream, and a
-document type, in which entities could be declared, is refused.
+The archive and its XML are not trusted. One entry of limited size is read as a stream. A document
+type raises an error, because it could declare entities.
 """
 
 import io
@@ -14,7 +14,7 @@ from headwise.document.reading.math_elements import FormulaBuilder
 from headwise.errors import BadFile
 from headwise.lang import Text
 
-MOST_BYTES = 32 * 2**20  # the largest XML that is read out of the archive
+MOST_BYTES = 32 * 2**20  # the maximum size of the XML in the archive
 MOST_ENTRIES = 10_000
 CHUNK = 2**20
 
@@ -23,16 +23,16 @@ _MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
 _MATH_STRICT = "http://purl.oclc.org/ooxml/officeDocument/math"
 _SKIPPED = {"del", "moveFrom", "Fallback", "instrText", "fldData", "pict", "drawing", "object"}
 _SKIPPED |= {"delText", "binData"}
-"""Deleted text, the second of two versions, the codes of fields, and pictures."""
+"""Elements with deleted text, fallback versions, field codes, and pictures."""
 
 
 def is_docx(raw: bytes) -> bool:
-    """Whether this is a ZIP archive with the text of a Word document."""
+    """Return whether the bytes are a ZIP archive that contains a Word document."""
     return raw.startswith(b"PK\x03\x04") and _DOCUMENT.encode() in raw
 
 
 def read(raw: bytes) -> ArticleText:
-    """The text of a document; the place of a line is its paragraph, or its table and row.
+    """Return the text of a document; lines are placed by paragraph, or by table and row.
 
     Raises:
         BadFile: if the archive or the XML is damaged, too large, or declares a document type.
@@ -54,17 +54,15 @@ def read(raw: bytes) -> ArticleText:
         raise
     except (NotImplementedError, RuntimeError) as error:  # encrypted, or an unknown compression
         raise BadFile(
-            "expected a Word document, got one that is encrypted; save it without a password"
+            "the Word document is encrypted; save the document without a password"
         ) from error
-    except Exception as error:  # whatever a hostile archive makes the parsers raise is about it
-        raise BadFile(
-            "expected a Word document, got a damaged one; save it again as .docx"
-        ) from error
+    except Exception as error:  # any error of the parsers on a hostile archive means a bad file
+        raise BadFile("the Word document is damaged; save the document again as .docx") from error
     return reader.writer.finished()
 
 
 def _feed(parser: expat.XMLParserType, entry: IO[bytes]) -> None:
-    """Parse an entry of the archive piece by piece, whatever size the archive claims."""
+    """Parse an entry of the archive in pieces, and check its actual size."""
     read = 0
     while piece := entry.read(CHUNK):
         read += len(piece)
@@ -76,33 +74,33 @@ def _feed(parser: expat.XMLParserType, entry: IO[bytes]) -> None:
 
 def _too_large() -> BadFile:
     return BadFile(
-        "expected a Word document of at most {most:,} bytes when unpacked, it is larger; cut out "
-        "the worked example",
+        "expected a Word document of at most {most:,} bytes when decompressed, got a larger one; "
+        "extract the worked example",
         most=MOST_BYTES,
     )
 
 
 def _refuse(*_declaration: object) -> None:
     raise BadFile(
-        "expected a Word document, got XML that declares a document type, which is never read; "
-        "save it again as .docx"
+        "the XML of the Word document declares a document type, which is not supported; save the "
+        "document again as .docx"
     )
 
 
 class _Reader:
-    """Takes the elements of the document in order."""
+    """A handler of the XML elements of the document, in order."""
 
     def __init__(self) -> None:
         self.writer = LineWriter()
         self.buffer: list[str] = []
         self.heading = self.paragraphs = self.tables = self.rows = 0
-        self.skipped = 0  # how many elements are open from the first that is not shown
+        self.skipped = 0  # the depth inside an element that is left out, or 0
         self.formula: FormulaBuilder | None = None
-        self.nested = 0  # tables that are open, one in another
+        self.nested = 0  # the depth inside nested tables
         self.cells: list[str] = []
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
-        """An element begins."""
+        """Handle the start of an element."""
         space, _, tag = name.rpartition(" ")
         values = {key.rpartition(" ")[2]: value for key, value in attributes.items()}
         if self.skipped or tag in _SKIPPED:
@@ -140,7 +138,7 @@ class _Reader:
             self.buffer.append(" ")
 
     def text(self, text: str) -> None:
-        """Text of the innermost element."""
+        """Handle text in the innermost element."""
         if not self.skipped:
             if self.formula is not None:
                 self.formula.text(text)
@@ -148,7 +146,7 @@ class _Reader:
                 self.buffer.append(text.replace("\n", " "))
 
     def end(self, name: str) -> None:
-        """An element ends."""
+        """Handle the end of an element."""
         tag = name.rpartition(" ")[2]
         if self.skipped:
             self.skipped -= 1

@@ -1,6 +1,6 @@
-"""An HTML page as text: tables as Markdown tables, formulas as LaTeX, scripts and styles left out.
+"""Convert an HTML page to text: tables as Markdown tables, formulas as LaTeX, without scripts.
 
-A table directly after an equals sign is an array: ``X =`` and ``[[1, 2], [3, 4]]``.
+A table directly after an equals sign becomes an array: ``X =`` and ``[[1, 2], [3, 4]]``.
 """
 
 import re
@@ -14,7 +14,7 @@ from headwise.lang import same
 
 _HIDDEN = {"template", "svg", "canvas", "audio", "video", "object", "nav", "button"}
 _HIDDEN |= {"select", "datalist", "del", "s", "strike", "noscript", "rt", "rp", *RAW_TEXT}
-"""Elements whose content a reader does not take for the article's text."""
+"""Elements whose content is not part of the article's text."""
 
 _BLOCKS = {"p", "div", "section", "article", "main", "header", "footer", "aside", "figure"}
 _BLOCKS |= {"figcaption", "ul", "ol", "li", "dl", "dt", "dd", "blockquote", "hr", "br", "pre"}
@@ -23,12 +23,12 @@ _BLOCKS |= {f"h{level}" for level in range(1, 7)}
 
 _VOID = {"br", "hr", "img", "input", "meta", "link", "col", "wbr", "source", "area", "base"}
 _INDICES = {"sub": "_{", "sup": "^{"}
-MOST_TOKENS = 500_000  # tags and texts of a page; an article has a few thousand
-MOST_COLUMNS = 400  # cells that one row may gain by colspan and rowspan
+MOST_TOKENS = 500_000  # the maximum number of tags and texts; an article has a few thousand
+MOST_COLUMNS = 400  # the maximum number of cells in a row with colspan and rowspan
 
 
 def read(page: str) -> ArticleText:
-    r"""The text of a page; the place of a line is its line in the page's source.
+    r"""Return the text of a page; the place of a line is its line number in the source.
 
     Example:
         >>> read("<p>s<sub>01</sub> = <b>0.5</b></p><script>x = 1</script>").text
@@ -38,8 +38,8 @@ def read(page: str) -> ArticleText:
     for count, token in enumerate(tokens(page)):
         if count >= MOST_TOKENS:
             raise BadFile(
-                "expected a page of at most {most:,} tags and texts, got more; cut out the worked "
-                "example",
+                "expected a page with at most {most:,} tags and texts, got a larger page; extract "
+                "the worked example",
                 most=MOST_TOKENS,
             )
         writer.take(token)
@@ -49,12 +49,12 @@ def read(page: str) -> ArticleText:
 
 @dataclass
 class _Table:
-    """A table that is open: its rows of (text, is header), and cells that reach down from above."""
+    """An unfinished table: its rows of cells (text, is header), and cells that span rows."""
 
-    array: bool  # whether it stands after an equals sign
-    layout: bool = False  # whether it only arranges the page, and its cells are blocks
+    array: bool  # whether the table follows an equals sign
+    layout: bool = False  # whether the table only arranges the page
     rows: list[tuple[int, list[tuple[str, bool]]]] = field(default_factory=list)
-    below: dict[int, int] = field(default_factory=dict)  # column: rows it still reaches
+    below: dict[int, int] = field(default_factory=dict)  # column: remaining rows of its rowspan
 
     def add_row(self, line: int) -> None:
         self.rows.append((line, []))
@@ -69,14 +69,14 @@ class _Table:
         self._fill()
 
     def _fill(self) -> None:
-        """Empty cells where one from a row above reaches down."""
+        """Add empty cells in the columns that a cell of an earlier row spans."""
         cells = self.rows[-1][1]
         while self.below.get(len(cells), 0) > 0:
             self.below[len(cells)] -= 1
             cells.append(("", True))
 
     def written(self) -> list[tuple[int, str]]:
-        """The lines of the table and their lines in the page."""
+        """Return the lines of the table, each with its line number in the page."""
         rows = [(line, cells) for line, cells in self.rows if cells]
         if self.array:
             return _array(rows)
@@ -87,7 +87,7 @@ class _Table:
 
 
 def _array(rows: list[tuple[int, list[tuple[str, bool]]]]) -> list[tuple[int, str]]:
-    """The cells that are no headers in brackets, one row a line."""
+    """Write the cells that are not headers in nested brackets, one row per line."""
     bodies = [(line, [text for text, header in cells if not header]) for line, cells in rows]
     written = [(line, f"[{', '.join(body)}]") for line, body in bodies if any(body)]
     last = len(written) - 1
@@ -98,24 +98,24 @@ def _array(rows: list[tuple[int, list[tuple[str, bool]]]]) -> list[tuple[int, st
 
 
 class _Page:
-    """Turns tokens into lines."""
+    """A converter of HTML tokens to lines of text."""
 
     def __init__(self) -> None:
         self.lines = LineWriter()
         self.buffer: list[str] = []
-        self.size = 0  # characters of the whole text
-        self.start = 0  # the line in the page on which the buffer began
-        self.skipped: list[str] = []  # the hidden element that is open, once for each of its name
+        self.size = 0  # the number of characters of the whole text
+        self.start = 0  # the line number in the page at which the buffer begins
+        self.skipped: list[str] = []  # the name of the open hidden element, once per nested one
         self.tables: list[_Table] = []
         self.cell: tuple[bool, int, int] | None = None  # of the open cell: header, columns, rows
-        self.indices: list[int] = []  # where in the buffer each open index begins
+        self.indices: list[int] = []  # the starts in the buffer of open sub- and superscripts
         self.formula: FormulaBuilder | None = None
-        self.display = False  # whether the formula has a line of its own
+        self.display = False  # whether the formula is on a separate line
         self.preformatted = self.script_of_tex = False
-        self.language: str | None = None  # of a page that has every text in two languages
+        self.language: str | None = None  # the shown language of a page in two languages
 
     def take(self, token: HtmlToken) -> None:
-        """Take the next token of the page."""
+        """Handle the next token of the page."""
         if self.skipped:
             self._skip(token)
         elif self.formula is not None:
@@ -167,7 +167,7 @@ class _Page:
             check_length(self.size)
 
     def end_line(self) -> None:
-        """End the line of the text, where one has begun; a cell goes on."""
+        """End the current line of the text; inside a table cell, add only a space."""
         if self.cell is not None:
             self.buffer.append(" ")
             return
@@ -244,7 +244,7 @@ class _Page:
             self.cell = (name == "th", _span(across), _span(down))
 
     def _layout(self) -> None:
-        """A table in a cell: the outer one only arranges the page."""
+        """If a table begins in a cell, treat the outer table as page layout only."""
         if self.cell is not None:
             self.cell = None
             self.end_line()

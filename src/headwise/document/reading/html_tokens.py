@@ -1,6 +1,6 @@
-"""The tags and texts of an HTML page, in time that grows no faster than the page.
+"""Split an HTML page into tags and texts, in linear time.
 
-`html.parser` searches to the end of the page again for every tag or comment that is not closed.
+`html.parser` is not used: it searches to the end of the page for every unclosed tag or comment.
 """
 
 import html
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-MOST_NAME = 60  # characters of a tag's name or an attribute's name that are read
+MOST_NAME = 60  # the maximum length of the name of a tag or attribute
 
 RAW_TEXT = ("script", "style", "textarea", "title", "iframe", "noembed", "xmp")
-"""Elements in which a tag is text until their own end."""
+"""Elements whose content is text up to their end tag, even if it contains tags."""
 
 _TAG = re.compile(
     r"""<(?P<end>/?)(?P<name>[A-Za-z][^\s/<>]{0,60}+)
@@ -29,9 +29,9 @@ _ENTITY = re.compile(
 
 @dataclass(frozen=True)
 class HtmlToken:
-    """A start tag, an end tag, or a text, and its line in the page, from 1.
+    """A start tag, an end tag or a text, and its line number in the page, counted from 1.
 
-    ``value`` is the tag's name in lower case, without a namespace, or the text.
+    ``value`` is the name of the tag in lower case without a namespace, or the text.
     """
 
     kind: Literal["start", "end", "text"]
@@ -41,7 +41,7 @@ class HtmlToken:
 
 
 def unescape(text: str) -> str:
-    """`html.unescape` for entities of at most 32 characters; it takes long ones for huge numbers.
+    """Replace entities of at most 32 characters; `html.unescape` parses longer ones as numbers.
 
     Example:
         >>> unescape("a &lt; b &#" + "9" * 9 + ";")
@@ -51,7 +51,7 @@ def unescape(text: str) -> str:
 
 
 def tokens(page: str) -> Iterator[HtmlToken]:
-    """Every tag and text of a page; comments, declarations and CDATA marks are left out.
+    """Yield every tag and text of a page, without comments, declarations and CDATA marks.
 
     Example:
         >>> [(t.kind, t.value) for t in tokens("<p class=a>1 &lt; 2<!-- no --></P>")]
@@ -61,7 +61,7 @@ def tokens(page: str) -> Iterator[HtmlToken]:
 
 
 class _Scanner:
-    """Walks a page once; what was once sought in vain is not sought again."""
+    """A scanner that reads a page once and does not repeat an unsuccessful search."""
 
     def __init__(self, page: str) -> None:
         self.page, self.position, self.line = page, 0, 1
@@ -115,7 +115,7 @@ class _Scanner:
         self._move(min(end + len(mark), len(self.page)))
 
     def _find(self, mark: str, start: int) -> int:
-        """Where a mark stands next, in any case of its letters; the end of the page if nowhere."""
+        """Return the next position of a mark, ignoring case, or the end of the page."""
         if mark in self.absent:
             return len(self.page)
         match = re.compile(re.escape(mark), re.IGNORECASE).search(self.page, start)

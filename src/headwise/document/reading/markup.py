@@ -1,7 +1,6 @@
-"""Markdown, LaTeX and reStructuredText without what is not their text.
+"""Read Markdown, LaTeX and reStructuredText, without comments, scripts and layout commands.
 
-Lines stay where they are, so that the numbers of lines are those of the file; only
-reStructuredText's tables lose their rules.
+Line numbers stay those of the file, except that rules of reStructuredText tables are removed.
 """
 
 import re
@@ -14,7 +13,7 @@ _ENCODED = re.compile(
     r"data:[a-z]{1,20}/[\w.+-]{1,40};base64,[A-Za-z0-9+/=]*+"
     r"|(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{200,}+={0,2}"
 )
-"""A file inside a text: a data address, or 200 characters of base64."""
+"""A file embedded in a text: a data URL, or at least 200 characters of base64."""
 
 _HIDDEN = (("<script", "</script>"), ("<style", "</style>"), ("<!--", "-->"))
 _FRONT_MATTER = re.compile(
@@ -23,7 +22,7 @@ _FRONT_MATTER = re.compile(
 
 
 def read_markdown(text: str) -> ArticleText:
-    r"""Markdown, or plain text, without scripts, styles, comments, front matter and base64.
+    r"""Read Markdown or plain text without scripts, styles, comments, front matter and base64.
 
     Example:
         >>> read_markdown("a<!-- x = 1\n-->\n![](data:image/png;base64,iVBORw0K)").text
@@ -33,17 +32,17 @@ def read_markdown(text: str) -> ArticleText:
 
 
 def without_markup(text: str) -> str:
-    """The text with scripts, styles and comments blank, and without base64."""
+    """Blank out scripts, styles and comments, and remove base64."""
     for opening, closing in _HIDDEN:
         text = _without(text, opening, closing)
     return _ENCODED.sub("", text)
 
 
 def _without(text: str, opening: str, closing: str) -> str:
-    """The text with every stretch from ``opening`` to ``closing`` blank; an open one stays."""
+    """Blank out every part from ``opening`` to ``closing``; keep a part without ``closing``."""
     parts: list[str] = []
     lower, position = text.lower(), 0
-    if len(lower) != len(text):  # a letter whose small form is longer: none is in the marks
+    if len(lower) != len(text):  # a letter whose lower-case form is longer; marks have none
         lower = text
     while True:
         start = lower.find(opening, position)
@@ -66,13 +65,13 @@ _LAYOUT = re.compile(
     r"|\\(?:[vh]space\*?|label|ref|eqref|cite[a-z]{0,3}|includegraphics|input)"
     r"(?:\[[^\[\]\n]{0,80}\])?\{[^{}\n]{0,120}\}|\\setlength\{[^{}\n]{0,40}\}\{[^{}\n]{0,40}\}"
 )
-"""Commands that set lengths and sizes or refer to other places: their numbers are no text."""
+"""Commands that set lengths and sizes or contain references; their numbers are not text."""
 
 _VERBATIM = re.compile(r"\\(begin|end)\{(?:verbatim|lstlisting|minted|Verbatim)\*?\}")
 
 
 def read_latex(text: str) -> ArticleText:
-    r"""LaTeX without comments, and without what stands before and after the document.
+    r"""Read LaTeX without comments, and without the text before and after the document.
 
     Example:
         >>> read_latex("\\usepackage{x}\n\\begin{document}\na % no\n50\\% b\n\\end{document}").text
@@ -101,7 +100,7 @@ _SHOWN = {"note", "warning", "tip", "important", "admonition", "hint", "topic", 
 
 
 def read_rst(text: str) -> ArticleText:
-    r"""reStructuredText in the marks of Markdown: formulas, tables, headings and literal blocks.
+    r"""Convert formulas, tables, headings and literal blocks of reStructuredText to Markdown.
 
     Example:
         >>> read_rst("Part\n----\n\n.. math:: a = 1\n\n.. hidden\n\n== ==\n1  2\n== ==").text
@@ -113,7 +112,7 @@ def read_rst(text: str) -> ArticleText:
 
 
 class _Rst:
-    """Walks the lines once."""
+    """A converter that reads the lines once."""
 
     def __init__(self, source: list[str]) -> None:
         self.source, self.at = source, 0
@@ -193,7 +192,7 @@ class _Rst:
             self.at += 1
 
     def _block(self, indent: int) -> Iterator[tuple[int, str]]:
-        """The lines that are indented deeper, without options, and the blank ones among them."""
+        """Yield the following lines that are blank or indented more deeply, without options."""
         while self.at < len(self.source):
             line = self.source[self.at]
             if line.strip() and _indent(line) <= indent:
@@ -203,7 +202,7 @@ class _Rst:
                 yield self.at - 1, line
 
     def _trimmed(self, indent: int) -> list[tuple[int, str]]:
-        """The block without the blank lines around it."""
+        """Return the block without blank lines at its start and end."""
         lines = list(self._block(indent))
         full = [i for i, (_, line) in enumerate(lines) if line.strip()]
         return lines[full[0] : full[-1] + 1] if full else []
@@ -214,7 +213,7 @@ class _Rst:
                 self.writer.add(line, same(str(at + 1)))
 
     def _listed(self, lines: list[tuple[int, str]], *, commas: bool) -> None:
-        """A table written as a list of lists, or as lines of cells between commas."""
+        """Convert a table written as a list of lists, or as lines of cells between commas."""
         rows: list[tuple[int, list[str]]] = []
         for at, line in lines:
             item = re.fullmatch(r"\s*(\*\s+)?-\s+(.*)", line)
@@ -228,7 +227,7 @@ class _Rst:
             self._add(f"| {' | '.join(cells)} |", at)
 
     def _simple_table(self, rule: str) -> None:
-        """A table between rules of equals signs, which say where its columns are."""
+        """Convert a table whose columns are marked by rules of equals signs."""
         starts = [match.start() for match in re.finditer("=+", rule)]
         ends = [*starts[1:], None]
         self.at += 1

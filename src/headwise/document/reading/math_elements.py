@@ -1,4 +1,4 @@
-r"""Formulas of HTML pages (MathML) and of Word documents (OMML) as LaTeX.
+r"""Convert formulas of HTML pages (MathML) and of Word documents (OMML) to LaTeX.
 
 Both are trees whose elements stand for fractions, indices, roots and matrices. `FormulaBuilder`
 takes their starts, texts and ends in order and never recurses, so that nesting costs no stack.
@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-MOST_NESTING = 40  # elements below this are read as if they stood in their parent
+MOST_NESTING = 40  # the maximum depth; deeper elements are read as part of their parent
 
 _ACCENTS = {"~": r"\tilde", "˜": r"\tilde", "\u0303": r"\tilde", "^": r"\hat", "ˆ": r"\hat"}
 _ACCENTS |= {"\u0302": r"\hat", "¯": r"\bar", "‾": r"\bar", "\u0304": r"\bar", "→": r"\vec"}
@@ -20,28 +20,28 @@ _INVISIBLE = str.maketrans("", "", "\u2061\u2062\u2063\u2064\u200b")
 
 @dataclass
 class _Frame:
-    """An element that is open: its name, the parts that ended in it, and its properties."""
+    """An open element: its name, its finished parts, and its properties."""
 
     name: str
     parts: list[tuple[str, str]] = field(default_factory=list)  # name and LaTeX
     properties: dict[str, str] = field(default_factory=dict)
 
     def of(self, name: str) -> str:
-        """The first part of a name."""
+        """Return the first part with a name."""
         return next((text for part, text in self.parts if part == name), "")
 
     def number(self, index: int) -> str:
-        """A part by its position; empty where there are fewer."""
+        """Return the part at an index, or "" if there are fewer parts."""
         return self.parts[index][1] if index < len(self.parts) else ""
 
     @property
     def row(self) -> str:
-        """The parts side by side."""
+        """The LaTeX of all parts in one row."""
         return _row([text for _, text in self.parts])
 
 
 class FormulaBuilder:
-    r"""Builds the LaTeX of one formula.
+    r"""A builder of the LaTeX of one formula.
 
     Example:
         >>> formula = FormulaBuilder()
@@ -61,7 +61,7 @@ class FormulaBuilder:
         self.too_deep = 0
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
-        """An element begins; ``attributes`` have no namespace."""
+        """Handle the start of an element; names of ``attributes`` have no namespace."""
         if self.too_deep or len(self.open) > MOST_NESTING or name in _SETTINGS:
             if name in _SETTINGS:
                 self.open[-1].properties[name] = attributes.get("val", "")
@@ -70,13 +70,13 @@ class FormulaBuilder:
         self.open.append(_Frame(name, properties=dict(attributes)))
 
     def text(self, text: str) -> None:
-        """Text inside the innermost element."""
+        """Handle text in the innermost element."""
         shown = " ".join(text.translate(_INVISIBLE).split())
         if shown:
             self.open[-1].parts.append(("", shown))
 
     def end(self, name: str) -> None:
-        """An element ends."""
+        """Handle the end of an element."""
         if self.too_deep:
             self.too_deep -= 1
             return
@@ -88,14 +88,14 @@ class FormulaBuilder:
                     return
 
     def latex(self) -> str:
-        """The formula; elements that are still open end here."""
+        """Return the formula, after closing all open elements."""
         while len(self.open) > 1:
             self._close(self.open.pop())
         return self.open[0].row
 
     def _close(self, frame: _Frame) -> None:
         parent = self.open[-1]
-        if frame.name.endswith("Pr"):  # the properties of an element of Word
+        if frame.name.endswith("Pr"):  # the properties of a Word element
             parent.properties |= frame.properties
             return
         write = _WRITERS.get(frame.name)
@@ -105,7 +105,7 @@ class FormulaBuilder:
 
 
 def _row(texts: list[str]) -> str:
-    """Parts side by side; a sign stands directly before its number."""
+    """Join parts with spaces, but without a space between a sign and its number."""
     result: list[str] = []
     for text in filter(None, texts):
         before = result[-1] if result else ""
@@ -122,7 +122,7 @@ def _row(texts: list[str]) -> str:
 
 
 def _is_sign(before: str, earlier: str) -> bool:
-    """Whether a text ends in the sign of what follows, rather than in a sum or a difference."""
+    """Return whether a text ends with the sign of a number, rather than with an operator."""
     preceding = before[:-1].rstrip() or earlier
     return before[-1:] in ("-", "−", "+") and (not preceding or preceding[-1] in _OPERATORS)
 
@@ -141,7 +141,7 @@ def _word_accent(frame: _Frame) -> str:
 
 def _table(frame: _Frame) -> str:
     rows = [text for name, text in frame.parts if name in ("mtr", "mlabeledtr", "mr")]
-    if any(re.search(r"[=≈]", text) for text in rows):  # equations below one another
+    if any(re.search(r"[=≈]", text) for text in rows):  # a list of equations
         return r" \\ ".join(text.replace(" & ", " ") for text in rows)
     body = r" \\ ".join(rows)
     return rf"\begin{{matrix}} {body} \end{{matrix}}"
@@ -152,7 +152,7 @@ def _cells(frame: _Frame) -> str:
 
 
 def _fenced(frame: _Frame) -> str:
-    """Brackets around parts, of MathML or of Word."""
+    """Write a fenced expression of MathML or of Word: parts in brackets."""
     opening = frame.properties.get("begChr", frame.properties.get("open", "("))
     closing = frame.properties.get("endChr", frame.properties.get("close", ")"))
     between = frame.properties.get("sepChr", ",") + " "
@@ -175,7 +175,7 @@ def _words(frame: _Frame) -> str:
 
 
 def _indexed(*marks: str) -> Callable[[_Frame], str]:
-    """A base with an index below, above, or both."""
+    """Return a writer of a base with a subscript, a superscript, or both."""
 
     def write(frame: _Frame) -> str:
         index = (f"{mark}{{{frame.number(i)}}}" for i, mark in enumerate(marks, 1))
@@ -185,7 +185,7 @@ def _indexed(*marks: str) -> Callable[[_Frame], str]:
 
 
 def _semantics(frame: _Frame) -> str:
-    """The LaTeX that a page's author wrote, if it is there, else what the page shows."""
+    """Return the LaTeX annotation of the page's author, or else the displayed formula."""
     return frame.of("annotation") or frame.number(0)
 
 

@@ -1,4 +1,4 @@
-"""Jupyter notebooks: the source of their cells, and the text of what they printed."""
+"""Read Jupyter notebooks: the source of the cells, and the text of their outputs."""
 
 import json
 import re
@@ -16,18 +16,18 @@ _REPR = re.compile(r"<[^<>\n]{1,200}>")
 
 
 def is_notebook(text: str) -> bool:
-    """Whether a text is probably the JSON of a notebook."""
+    """Return whether a text is probably the JSON of a notebook."""
     return '"nbformat"' in text and ('"cells"' in text or '"worksheets"' in text)
 
 
 def read(text: str) -> ArticleText:
-    r"""The cells of a notebook (nbformat 3 and 4) in order; code and prints stand between fences.
+    r"""Return the cells of a notebook (nbformat 3 and 4) in order, with code in fences.
 
-    The place of a line is its cell, counted from 1, and the line in it or in its output. Images,
-    widgets, warnings and errors are left out.
+    The place of a line is the number of its cell, and its line in the cell or in the output, both
+    counted from 1. Images, widgets, warnings and errors are left out.
 
     Raises:
-        BadFile: if it is no JSON, or has no cells.
+        BadFile: if the text is not JSON, or the notebook has no cells.
 
     Example:
         >>> cell = {"cell_type": "code", "source": "x", "outputs": [{"text": ["1\n", "2"]}]}
@@ -57,15 +57,15 @@ def _cells(text: str) -> list[dict[str, Any]]:
         content = json.loads(text)
     except json.JSONDecodeError as error:
         raise BadFile(
-            "expected a notebook, which is JSON, got {problem} at line {line}; save it again in "
-            "Jupyter",
+            "expected a notebook in JSON, got an error in line {line}: {problem}; save the "
+            "notebook again in Jupyter",
             problem=error.msg,
             line=error.lineno,
         ) from None
     except (ValueError, RecursionError):
         raise BadFile(
-            "expected a notebook, got JSON whose numbers are too long or whose lists are nested "
-            "too deeply; save it again in Jupyter"
+            "cannot read the notebook: a number is too long or lists are nested too deeply; save "
+            "the notebook again in Jupyter"
         ) from None
     cells = content.get("cells") if isinstance(content, dict) else None
     if cells is None and isinstance(content, dict):
@@ -75,7 +75,7 @@ def _cells(text: str) -> list[dict[str, Any]]:
             for cell in _dicts(sheet.get("cells"))
         ]
     if not _dicts(cells):
-        raise BadFile("expected a notebook with cells, got none; save it again in Jupyter")
+        raise BadFile("the notebook has no cells; save the notebook again in Jupyter")
     return _dicts(cells)
 
 
@@ -84,14 +84,14 @@ def _dicts(value: object) -> list[dict[str, Any]]:
 
 
 def _joined(value: object) -> str:
-    """A text of a notebook: a string, or a list of lines."""
+    """Join a text of a notebook, which is a string or a list of lines."""
     lines = [value] if isinstance(value, str) else value if isinstance(value, list) else []
     text = "".join(line for line in lines if isinstance(line, str))
     return _COLOURS.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def _output(output: dict[str, Any], number: int) -> Iterator[tuple[str, Text]]:
-    """The text of one output: LaTeX, tables, and prints; nothing of a warning or an error."""
+    """Yield the lines of one output: LaTeX, tables or printed text, but no warnings or errors."""
     if output.get("name", output.get("stream")) == "stderr" or output.get("output_type") in (
         "error",
         "pyerr",
@@ -112,7 +112,7 @@ def _output(output: dict[str, Any], number: int) -> Iterator[tuple[str, Text]]:
 
 
 def _page(page: str) -> str:
-    """The text of an output in HTML; none where it is a program rather than a text."""
+    """Return the text of an HTML output, or "" if the page cannot be read."""
     try:
         return html_text.read(page).text.strip("\n")
     except BadFile:
@@ -120,7 +120,7 @@ def _page(page: str) -> str:
 
 
 _WRITTEN = ("text/markdown", "text/latex", "latex")
-"""Kinds of an output that are shown as text, before its print and its HTML."""
+"""Output formats that are preferred to plain text and HTML."""
 
 
 def _fenced(text: str, number: int, *, output: bool) -> Iterator[tuple[str, Text]]:
@@ -133,7 +133,7 @@ def _fenced(text: str, number: int, *, output: bool) -> Iterator[tuple[str, Text
 
 
 def _placed(text: str, number: int, *, output: bool) -> Iterator[tuple[str, Text]]:
-    """Each line with its place."""
+    """Yield each line with its place."""
     for line, content in enumerate(text.rstrip("\n").split("\n"), 1):
         if output:
             yield content, Text("cell {cell}, output line {line}", cell=number, line=line)

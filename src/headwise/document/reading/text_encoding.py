@@ -1,4 +1,4 @@
-"""The encoding of a text file, found from its bytes."""
+"""Detect the encoding of a text file, and decode it."""
 
 import codecs
 import re
@@ -13,24 +13,24 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-"""Byte order marks; that of UTF-32 begins with that of UTF-16."""
+"""Byte order marks; the mark of UTF-32 begins with the mark of UTF-16 and comes before it."""
 
-SAMPLED = 20_000  # characters beyond ASCII by which an encoding is judged
+SAMPLED = 20_000  # the number of non-ASCII characters used to detect an encoding
 
-LEAST_COMMON = 0.2  # the share of common characters below which bytes are no text
+LEAST_COMMON = 0.2  # the minimum share of common characters in a text
 
-_CONTROL = re.compile(r"[\0-\x06\x0e-\x1a]")  # what no text holds
+_CONTROL = re.compile(r"[\0-\x06\x0e-\x1a]")  # characters that do not occur in texts
 
 
 def decode(raw: bytes) -> str:
     r"""Decode text, with every line ended by ``\n`` and without a byte order mark.
 
-    A text without a mark is UTF-8 if it is valid UTF-8, else UTF-16 if half of its bytes are zero,
-    else the one of GB18030, Big5, Shift JIS, EUC-JP, Windows-1250 and Windows-1252 in which it has
-    the largest share of common characters.
+    Text without a byte order mark is decoded as UTF-16 if every second byte is mostly 0, else as
+    UTF-8 if it is valid UTF-8. Otherwise, the encoding is the one of GB18030, Big5, Shift JIS,
+    EUC-JP, Windows-1250 and Windows-1252 that gives the largest share of common characters.
 
     Raises:
-        BadFile: if it is not text in any of these.
+        BadFile: if the bytes are not text in any of these encodings.
 
     Example:
         >>> decode("查询 1\r\n".encode("gb18030")), decode("für".encode("cp1252"))
@@ -39,8 +39,8 @@ def decode(raw: bytes) -> str:
     text = _decoded(raw)
     if text is None or _CONTROL.search(text):
         raise BadFile(
-            "expected text in UTF-8, UTF-16, GB18030, Big5 or Shift JIS, it is none of them; save "
-            "it as UTF-8"
+            "expected text in UTF-8, UTF-16, GB18030, Big5 or Shift JIS, got an unknown encoding; "
+            "save the file as UTF-8"
         )
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
@@ -64,7 +64,7 @@ def _strictly(raw: bytes, encoding: str) -> str | None:
 
 
 def _without_mark(raw: bytes) -> str | None:
-    """UTF-16 without a mark: every second byte of its ASCII characters is zero."""
+    """Detect UTF-16 without a mark, in which every second byte of ASCII characters is zero."""
     start = raw[:4000]
     if len(start) < 4 or len(raw) % 2:
         return None
@@ -83,7 +83,7 @@ def _likeliest(raw: bytes) -> str | None:
 
 
 def _commonness(text: str, judge: Callable[[str], float]) -> float:
-    """The mean judgement of the runs of characters beyond ASCII."""
+    """Return the mean score of the runs of non-ASCII characters."""
     runs, count = [], 0
     for match in re.finditer(r"[^\0-\x7f]{1,40}", text):
         runs.append(judge(match.group()))
@@ -94,7 +94,7 @@ def _commonness(text: str, judge: Callable[[str], float]) -> float:
 
 
 def _chinese(encoding: str, common: range) -> Callable[[str], float]:
-    """The share of characters whose first byte is that of a common one, or of punctuation."""
+    """Return a function that computes the share of common Chinese characters and punctuation."""
 
     def judge(run: str) -> float:
         raws = (character.encode(encoding, "ignore") for character in run)
@@ -104,7 +104,7 @@ def _chinese(encoding: str, common: range) -> Callable[[str], float]:
 
 
 def _japanese(run: str) -> float:
-    """Kana prove Japanese; characters of the JIS level 1 are common."""
+    """Return a score that counts kana and the common characters of JIS level 1."""
     total = 0.0
     for character in run:
         raw = character.encode("shift_jis", "ignore")
@@ -114,7 +114,7 @@ def _japanese(run: str) -> float:
 
 
 def _latin(letters: str) -> Callable[[str], float]:
-    """Letters with an accent stand alone in a word; a long run of them is another script."""
+    """Return a function that scores accented letters, lower in runs of more than two letters."""
 
     def judge(run: str) -> float:
         known = sum(character in letters for character in run)

@@ -1,4 +1,4 @@
-"""Masks by the coordinates of a position: its chunk, or its row and column on a grid."""
+"""Masks that depend on the chunk of a position, or on its row and column in a grid."""
 
 from dataclasses import dataclass
 
@@ -34,14 +34,14 @@ class Chunked(Mask):
 def chunked(size: int) -> Mask:
     """Each query attends to the keys of its own chunk of ``size`` positions, counted from 0.
 
-    Llama 4's local layers are ``causal() & chunked(8192)``. Unlike under a window, the first query
-    of a chunk sees nothing before it.
+    Llama 4's local layers use ``causal() & chunked(8192)``. Unlike with a window, the first query
+    of a chunk does not attend to any earlier key.
 
     Args:
-        size: how many positions a chunk has, at least 1.
+        size: the number of positions in a chunk, at least 1.
 
     Raises:
-        BadType, BadValue: if the size is no integer, below 1, or above 2^31 - 1.
+        BadType, BadValue: if the size is not an integer, below 1, or above 2^31 - 1.
 
     Source: Meta 2025 (Llama 4), ``attention_chunk_size``; Dai et al. 2019 (Transformer-XL), section
         3.1, the vanilla model of separate segments.
@@ -54,7 +54,7 @@ def chunked(size: int) -> Mask:
         · · ■ ■ ·
         · · · · ■
     """
-    return Chunked(check_integer("chunked", "size", size, 1, Text("8192 is Llama 4's")))
+    return Chunked(check_integer("chunked", "size", size, 1, Text("Llama 4 uses 8192")))
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,7 +84,7 @@ class Window2d(Mask):
         return positions[0] // self.width, positions[-1] // self.width
 
     def _columns(self, positions: range) -> tuple[int, int]:
-        """The first and last column of some positions; both ends where they span two rows."""
+        """Return the first and last column of positions; all columns if they span two rows."""
         first, last = self._rows(positions)
         if first != last:
             return 0, self.width - 1
@@ -96,27 +96,28 @@ class Window2d(Mask):
 
 
 def _distances(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """The least and the greatest distance between members of two intervals."""
+    """Return the minimum and the maximum distance between elements of two intervals."""
     least = max(0, other[0] - one[1], one[0] - other[1])
     return least, max(other[1] - one[0], one[1] - other[0])
 
 
 def window2d(vertical: int, horizontal: int, *, width: int) -> Mask:
-    """Each query attends to its neighbourhood on a grid whose tokens stand row by row.
+    """Each query attends to its neighbourhood in a grid whose tokens are ordered row by row.
 
-    The key at row r and column c is number ``r * width + c``. A neighbourhood of 7 x 7 is
-    ``window2d(3, 3, width=...)``. At an edge it is cut off, and not moved inwards as in NATTEN.
+    The index of the key at row r and column c is ``r * width + c``. A neighbourhood of 7 x 7 is
+    ``window2d(3, 3, width=...)``. At an edge, the neighbourhood is cut off, whereas NATTEN moves it
+    inwards.
 
     Args:
-        vertical: how many rows above and below its own a query sees, at least 0.
-        horizontal: how many columns to the left and to the right a query sees, at least 0.
-        width: how many columns the grid has, at least 1; the number of rows is free.
+        vertical: the number of visible rows above and below the row of the query, at least 0.
+        horizontal: the number of visible columns to the left and right of the query, at least 0.
+        width: the number of columns of the grid, at least 1; the number of rows is arbitrary.
 
     Raises:
-        BadType, BadValue: if an argument is no integer, too small, or above 2^31 - 1.
+        BadType, BadValue: if an argument is not an integer, too small, or above 2^31 - 1.
 
     Source: Ramachandran et al. 2019 (Stand-Alone Self-Attention), section 3; Hassani et al. 2023
-        (Neighborhood Attention Transformer), section 3.1, but for the edges.
+        (Neighborhood Attention Transformer), section 3.1, except at the edges.
 
     Example:
         >>> print(window2d(1, 0, width=3).draw(6))
@@ -127,7 +128,7 @@ def window2d(vertical: int, horizontal: int, *, width: int) -> Mask:
         · ■ · · ■ ·
         · · ■ · · ■
     """
-    own = Text("0 is the own row or column")
+    own = Text("0 means only the query's row or column")
     vertical = check_integer("window2d", "vertical", vertical, 0, own)
     horizontal = check_integer("window2d", "horizontal", horizontal, 0, own)
     width = check_integer("window2d", "width", width, 1, Text("the columns of the grid"))

@@ -12,21 +12,21 @@ from headwise.masks.arguments import INTEGERS, check_integers, without_numbers
 from headwise.masks.mask import Mask, Tile, zero_index
 from headwise.shapes import AttentionShape, Index, Truth, broadcasts, check_dense, describe
 
-MOST = 2**11  # the most nodes: a table of their pairs is kept
+MOST = 2**11  # the maximum number of nodes; a table of all their pairs is stored
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Tree(Mask):
-    """The mask of `tree`; `resolve` says where the tree begins."""
+    """The mask of `tree`; `resolve` sets the position of the first node."""
 
-    ancestors: Tensor  # (B or 1, n, n), True where the second node is the first or above it
+    ancestors: Tensor  # (B or 1, n, n), True if the second node is the first or its ancestor
     first: int | None = None  # the position of node 0
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         if self.first is None:
             raise BadValue(
-                "tree: its nodes are the last keys of a call; use mask.resolve(shape) or "
-                "mask.dense(shape)"
+                "tree: the mask needs the number of keys of a call, since the nodes are the last "
+                "keys; use mask.resolve(shape) or mask.dense(shape)"
             )
         table = self.ancestors.to(k.device)
         last, row = table.shape[1] - 1, b if len(table) > 1 else zero_index(b)
@@ -52,15 +52,15 @@ class Tree(Mask):
 
     @property
     def depths(self) -> Tensor:
-        """(B or 1, n), how many nodes are above each node: 0 for a root.
+        """The depth of each node, (B or 1, n): the number of its ancestors, 0 for a root.
 
-        The position of a node, for `Rotary.at`, is the number of tokens before the tree plus this.
+        In `Rotary.at`, the position of a node is the number of context tokens plus its depth.
         """
         return self.ancestors.sum(-1) - 1
 
     @property
     def name(self) -> str:
-        """With the parents of the nodes: of all ancestors the one that is deepest."""
+        """The name with the parents of the nodes; a parent is the deepest ancestor."""
         if len(self.ancestors) > 1 or without_numbers(self.ancestors):
             return f"tree(<{tuple(self.ancestors.shape[:2])}>)"
         own = torch.eye(self.ancestors.shape[1], dtype=torch.bool, device=self.ancestors.device)
@@ -75,8 +75,8 @@ class Tree(Mask):
         batch, nodes = self.ancestors.shape[:2]
         if not broadcasts(batch, shape.batch) or nodes > shape.keys:
             raise BadValue(
-                "tree: made for a batch of {batch} and {nodes} nodes, called with a batch of "
-                "{got} and {keys} keys; the nodes are the last keys",
+                "tree: the mask has batch size {batch} and {nodes} nodes, but the call has batch "
+                "size {got} and {keys} keys; the nodes must be the last keys",
                 batch=batch,
                 nodes=nodes,
                 got=shape.batch,
@@ -86,19 +86,19 @@ class Tree(Mask):
 
 
 def tree(parents: Sequence[int] | Tensor) -> Mask:
-    """A tree of draft tokens after a context: a node sees the context, its ancestors and itself.
+    """A tree of draft tokens: each node attends to the context, its ancestors and itself.
 
-    The nodes are the last keys. What stands before them is causal, as in one call that reads a
-    text and verifies a tree; usually the context lies in a cache, and the queries are the nodes.
-    The tokens of one level have one position: see `Tree.depths` for a rotary encoding.
+    The nodes are the last keys, and the context tokens before them are causal. Usually, a cache
+    contains the context, and only the nodes are queries. All nodes at the same depth have the same
+    position: see `Tree.depths` for a rotary encoding.
 
     Args:
-        parents: the number of each node's parent, which comes before it, or -1 for a root: one list
-            for all samples, or integers (n,) or (B, n).
+        parents: the index of each node's parent, which must come before the node, or -1 for a root;
+            a list for all samples, or an integer tensor (n,) or (B, n).
 
     Raises:
-        BadType, BadValue: if it is no list of integers, a parent does not come before its child,
-            there are more than 2048 nodes, or, when called, B or Lk do not fit.
+        BadType, BadValue: if parents are not integers, a parent does not come before its child, or
+            there are more than 2048 nodes; when called, if B or Lk does not fit.
 
     Source: Miao et al. 2024 (SpecInfer), section 4, tree attention; Cai et al. 2024 (Medusa),
         section 3.1.
@@ -116,7 +116,7 @@ def tree(parents: Sequence[int] | Tensor) -> Mask:
 
 
 def _ancestors(parents: list[int]) -> list[list[bool]]:
-    """For each node which nodes are it or above it."""
+    """Return for each node whether each node is the node itself or one of its ancestors."""
     rows = list[list[bool]]()
     for node, parent in enumerate(parents):
         if not -1 <= parent < node:
@@ -134,13 +134,13 @@ def _ancestors(parents: list[int]) -> list[list[bool]]:
 
 
 def _samples(parents: Sequence[int] | Tensor) -> list[list[int]]:
-    """The parents of each sample, or of all."""
+    """Return the list of parents for each sample, or one list for all samples."""
     if isinstance(parents, Tensor):
         check_dense("tree", parents)
         table = parents[None] if parents.dim() == 1 else parents
         if parents.dtype not in INTEGERS or table.dim() != 2:
             raise BadType(
-                "tree: expected the parents of the nodes, integers (n,) or (B, n), got {got}",
+                "tree: expected an integer tensor (n,) or (B, n) of parents, got {got}",
                 got=describe(parents),
             )
         rows: list[list[int]] = table.tolist()

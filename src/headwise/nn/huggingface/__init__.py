@@ -1,7 +1,7 @@
-"""Attention of transformers models, run by headwise as an attention implementation.
+"""The attention implementation "headwise" for transformers models.
 
-`register` gives transformers the name "headwise", the attention function (attention_function) and
-the mask function (transformers_masks). `switch` sets a model to it, and `restore` back.
+`register` registers its attention function (attention_function) and its mask function
+(transformers_masks). `switch` makes a model use the implementation, and `restore` undoes this.
 """
 
 from headwise.nn.huggingface.attention_function import NAME, pretrained, register, restore, switch

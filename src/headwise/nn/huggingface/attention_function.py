@@ -1,4 +1,4 @@
-"""The attention implementation "headwise" of transformers: the function, and its registration."""
+"""The attention function of "headwise" for transformers, and its registration."""
 
 import inspect
 import sys
@@ -18,30 +18,30 @@ from headwise.nn.huggingface.transformers_masks import PatternMask, mask_functio
 HONOURED = (
     *("dropout", "is_causal", "output_attentions", "position_bias", "s_aux", "scaling", "softcap"),
 )
-"""The options of a model that headwise applies."""
+"""The options of a model's attention that headwise applies."""
 
 IGNORED = (
     *("cache_position", "deterministic", "logits_to_keep", "num_items_in_batch", "position_ids"),
     *("output_hidden_states", "output_router_logits", "sliding_window", "use_cache"),
 )
-"""The options that the mask already contains, or that do not concern attention."""
+"""The options that the mask already includes, or that do not affect attention."""
 
 SETTINGS = "headwise_settings"  # the attribute of a converted module that holds its `Settings`
 CROSS = ("encoder_attn", "crossattention", "cross_attn", "encdecattention")
-"""Parts of transformers' names for cross-attention."""
+"""Parts of the names of cross-attention modules in transformers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """How the attentions of a converted model run."""
+    """The settings of the attention modules in a converted model."""
 
-    before: str  # the implementation that the model had before
-    mask: Mask | None = None  # holds together with the model's own mask
+    before: str  # the earlier attention implementation of the model
+    mask: Mask | None = None  # a mask that is combined with the model's own mask
     engine: str = AUTO
 
 
 def is_cross_attention(name: str, module: nn.Module) -> bool:
-    """Whether an attention of that name attends to another sequence."""
+    """Return whether a module's name or attribute marks it as cross-attention."""
     named = any(word in name.lower() for word in CROSS)
     return named or bool(getattr(module, "is_cross_attention", False))
 
@@ -54,11 +54,11 @@ def attention_function(
     attention_mask: PatternMask | Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """One attention of the model: q (B, H, Lq, D), k and v (B, G, Lk, ·) to (B, Lq, H, Dv)."""
+    """Attend with q (B, H, Lq, D), k and v (B, G, Lk, ·); return (B, Lq, H, Dv) and weights."""
     for name, option in options.items():
         if name not in HONOURED + IGNORED and option is not None and option is not False:
             raise BadValue(
-                "{name}: this model's attention uses it, and headwise does not know what it means; "
+                "{name}: this model's attention uses this option, which headwise does not support; "
                 "use model.set_attn_implementation('sdpa')",
                 name=name,
             )
@@ -89,9 +89,9 @@ def mask_and_offset(
     mask: PatternMask | Tensor | None,
     is_causal: bool | None,
 ) -> tuple[Mask, int | None]:
-    """The mask of one attention of the model, and the position of the first query.
+    """Return the mask of one attention module, and the position of the first query.
 
-    Where the model gives no mask, a causal module is causal from the first key on, as in
+    If the model passes no mask, a causal module is causal from the first key on, as in
     transformers' "sdpa".
     """
     offset, first = None, 0
@@ -108,9 +108,9 @@ def mask_and_offset(
         return own, offset
     if first and not added.by_distance:
         raise BadValue(
-            "mask: {own} counts from the first token, and this model's sliding cache no "
-            "longer holds the first {first}; use a mask by distance such as hw.window(3, "
-            "0), or transformers.DynamicCache() without a config, which keeps all",
+            "mask: {own} counts positions from the first token, but this model's sliding cache has "
+            "dropped the first {first} tokens; use a mask by distance such as hw.window(3, 0), or "
+            "transformers.DynamicCache() without a config, which keeps all tokens",
             own=added,
             first=first,
         )
@@ -123,11 +123,11 @@ INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 
 
 def register() -> None:
-    """Make "headwise" an attention implementation of transformers; may be called again.
+    """Register "headwise" as an attention implementation of transformers.
 
     Afterwards ``model.set_attn_implementation("headwise")`` and
-    ``from_pretrained(..., attn_implementation="headwise")`` work. `headwise.convert` does both, and
-    can add a mask or choose an engine.
+    ``from_pretrained(..., attn_implementation="headwise")`` work. `headwise.convert` registers it,
+    sets it, and can also add a mask or choose an engine. Repeated calls have no effect.
 
     Raises:
         MissingExtra: if transformers (>= 5) is not installed.
@@ -147,11 +147,11 @@ def register() -> None:
 
 
 Switched = tuple[list[str], list[tuple[str, Text]]]
-"""The names of the attentions that were switched, and of those that were not with the reasons."""
+"""The names of the switched attention modules; names and reasons of those not switched."""
 
 
 def pretrained(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The outermost transformers models in a module tree; transformers is not imported."""
+    """Yield the outermost transformers models of a module tree, without importing transformers."""
     library = sys.modules.get("transformers.modeling_utils")
     base = getattr(library, "PreTrainedModel", None)
     outermost: list[str] = []
@@ -163,9 +163,9 @@ def pretrained(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def switch(model: nn.Module, settings: Settings) -> Switched:
-    """Run every attention of a transformers model on headwise, its mask in self-attention only.
+    """Switch every attention module of a transformers model to headwise.
 
-    ``settings.before`` is ignored.
+    ``settings.mask`` applies to self-attention only; ``settings.before`` is ignored.
     """
     register()
     configs = {id(config): config for _, _, config in _modules(model)}
@@ -180,7 +180,7 @@ def switch(model: nn.Module, settings: Settings) -> Switched:
             changed.append(name)
         elif _is_attention(module):
             reason = Text(
-                "{name} computes attention itself, and not through transformers' interface",
+                "{name} computes attention without transformers' attention interface",
                 name=type(module).__name__,
             )
             left.append((name, reason))
@@ -193,13 +193,13 @@ def switch(model: nn.Module, settings: Settings) -> Switched:
 
 
 SET_BY_HAND = Text(
-    "it was set by hand, so that its earlier implementation is not known; use "
+    "it was switched without convert(), so its earlier implementation is unknown; use "
     "model.set_attn_implementation('sdpa')"
 )
 
 
 def restore(model: nn.Module) -> Switched:
-    """Run a model on the implementation that it had before `switch`."""
+    """Switch a model back to the attention implementation that it had before `switch`."""
     changed, left = list[str](), list[tuple[str, Text]]()
     modules = list(_modules(model))
     for name, module, config in modules:
@@ -217,7 +217,7 @@ def restore(model: nn.Module) -> Switched:
 
 
 def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, Any]]:
-    """Every module once, with its name and the configuration of the model it is part of."""
+    """Yield every module once, with its name and the configuration of its model."""
     configs = {"": cast("Any", model.config)}
     for name, module in model.named_modules():
         if hasattr(module, "set_attn_implementation"):
@@ -231,13 +231,13 @@ def _contains(owner: str, name: str) -> bool:
 
 
 def _uses_interface(module: nn.Module) -> bool:
-    """Whether the module's own code looks up its attention in transformers' table."""
+    """Return whether the module's own code looks up its attention in transformers' table."""
     attributes = type(module).__dict__ | {"forward": type(module).forward}
     functions = (inspect.unwrap(f) for f in attributes.values() if inspect.isfunction(f))
     return any(INTERFACE in function.__code__.co_names for function in functions)
 
 
 def _is_attention(module: nn.Module) -> bool:
-    """Whether its class is an attention by name, and no part of it uses the interface."""
+    """Return whether a module is called attention but does not use transformers' interface."""
     named = type(module).__name__.endswith("Attention")
     return named and not any(_uses_interface(part) for part in module.modules())

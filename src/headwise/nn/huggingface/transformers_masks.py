@@ -1,8 +1,8 @@
-"""Masks of transformers models as headwise masks instead of tensors.
+"""Conversion of the masks of transformers models to headwise masks.
 
-transformers gives a rule ``(b, h, q, k) -> bool`` that is composed of parts of
-`transformers.masking_utils`. Parts that are known here become masks whose cost follows the pattern;
-any other rule becomes a boolean tensor, as in transformers' "sdpa", with the same result.
+transformers passes a rule ``(b, h, q, k) -> bool`` that is composed of functions in
+`transformers.masking_utils`. Rules of known functions become headwise masks, whose blocked tiles
+are skipped. Any other rule becomes a boolean tensor, as in transformers' "sdpa", with equal result.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,29 +21,29 @@ from headwise.masks.mask import Tile
 from headwise.nn.torch_compat import intersect
 
 Rule = Callable[..., Any]
-"""A mask function of transformers: indices of sample, head, query and key to True = may attend."""
+"""A mask function of transformers, (sample, head, query, key) -> True = may attend."""
 
 
 @dataclass(frozen=True, eq=False)
 class PatternMask:
-    """The mask that a model passes to its attentions instead of a (B, 1, Lq, Lk) tensor."""
+    """The mask that a model passes to its attention modules instead of a (B, 1, Lq, Lk) tensor."""
 
-    mask: Mask  # key number 0 is the first key in the cache
+    mask: Mask  # key 0 is the first key in the cache
     offset: int  # the position of the first query among the keys in the cache
-    first: int  # the position of the first key in the sequence; not 0 where a cache slides
-    ndim: int = 4  # the number of axes of the tensor that it replaces
+    first: int  # the position of the first cached key in the sequence; not 0 in a sliding cache
+    ndim: int = 4  # the number of axes of the replaced tensor
 
     def __getitem__(self, index: object) -> Tensor:
         raise BadType(
-            "attention_mask: this model changes its mask as a tensor, and headwise gives "
-            "it {mask}; use model.set_attn_implementation('sdpa')",
+            "attention_mask: this model indexes its mask like a tensor, but headwise passes the "
+            "mask {mask}; use model.set_attn_implementation('sdpa')",
             mask=self.mask,
         )
 
 
 @dataclass(frozen=True)
 class _Keys:
-    """The keys of a call: their number, the position of the first, and the device."""
+    """The number of keys of a call, the position of the first key, and the device."""
 
     count: int
     first: int
@@ -60,11 +60,11 @@ def mask_function(
     attention_mask: Tensor | PatternMask | None = None,
     **options: Any,
 ) -> PatternMask | Tensor | None:
-    """The mask of one kind of layer; transformers calls it once per forward pass."""
+    """Return the mask of one kind of layer; transformers calls this once per forward pass."""
     from transformers import masking_utils
 
     if isinstance(attention_mask, PatternMask):
-        return attention_mask  # made by `generate` before the pass
+        return attention_mask  # `generate` created it before the forward pass
     rule = mask_function or masking_utils.causal_mask_function
     keys = _Keys(kv_length, kv_offset, options.get("device", "cpu"))
     mask = None if _needs_tensor(rule, q_offset, options) else _to_mask(rule, keys)
@@ -83,16 +83,16 @@ def mask_function(
 
 
 def _needs_tensor(rule: Rule, q_offset: int | Tensor, options: dict[str, Any]) -> bool:
-    """Whether the caller needs a tensor: with a compiled static cache, or if its flags say so."""
+    """Return whether the caller needs a tensor: for a compiled static cache, or by its flags."""
     if isinstance(q_offset, Tensor) or options.get("use_vmap"):
         return True
     if options.get("allow_is_causal_skip", True) or options.get("allow_is_bidirectional_skip"):
         return False
-    return all(kind != "packed" for kind, _ in _parts(rule))  # packed texts turn the flags off
+    return all(kind != "packed" for kind, _ in _parts(rule))  # packed texts disable both flags
 
 
 def _real_keys(attention_mask: Tensor | None, keys: _Keys) -> Tensor | None:
-    """(B, Lk), False on padding; None where every key is real."""
+    """Return a tensor (B, Lk), False on padding; None if no key is padding."""
     if attention_mask is None:
         return None
     real = attention_mask[:, keys.first : keys.first + keys.count].bool()
@@ -101,11 +101,11 @@ def _real_keys(attention_mask: Tensor | None, keys: _Keys) -> Tensor | None:
 
 
 def _to_mask(rule: Rule, keys: _Keys) -> Mask | None:
-    """The rule as a mask, or None where a part is unknown."""
+    """Return the rule as a headwise mask, or None if a part of it is unknown."""
     parts = _parts(rule)
     kinds = {kind for kind, _ in parts}
     if "unknown" in kinds or ("remapped" in kinds and "packed" not in kinds):
-        return None  # remapped positions start again, and nothing else separates the texts
+        return None  # remapped positions restart at 0, and no other part separates the texts
     masks = [_part_to_mask(kind, variables, keys, "causal" in kinds) for kind, variables in parts]
     return intersect([mask for mask in masks if mask != full()])
 
@@ -128,7 +128,7 @@ def _part_to_mask(kind: str, variables: Mapping[str, Any], keys: _Keys, is_causa
 
 
 def _parts(rule: Rule) -> list[tuple[str, Mapping[str, Any]]]:
-    """The rules that hold together, each with its kind and its closure variables."""
+    """Return the rules whose conjunction is ``rule``, each with its kind and closure variables."""
     from transformers import masking_utils
 
     kind = _kinds(masking_utils).get(getattr(rule, "__code__", None), "unknown")
@@ -136,7 +136,7 @@ def _parts(rule: Rule) -> list[tuple[str, Mapping[str, Any]]]:
     variables = {} if plain else getclosurevars(rule).nonlocals
     if kind == "and":
         return [part for inner in variables["mask_functions"] for part in _parts(inner)]
-    if kind == "remapped":  # positions within each text: distances stay, so a band stays
+    if kind == "remapped":  # positions within each text have equal distances, so bands are equal
         inner = _parts(variables["mask_function"])
         bands = all(part in ("causal", "sliding", "full") for part, _ in inner)
         return [("remapped", {}), *inner] if bands else [("unknown", {})]
@@ -145,7 +145,7 @@ def _parts(rule: Rule) -> list[tuple[str, Mapping[str, Any]]]:
 
 @cache
 def _kinds(library: ModuleType) -> dict[object, str]:
-    """The kind of each rule that transformers makes, by its code object."""
+    """Return the kind of each rule that transformers creates, by its code object."""
     one = torch.zeros(1, 1, dtype=torch.long)
     factories: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
         ("and", "and_masks", ()),
