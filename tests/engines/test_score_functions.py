@@ -313,7 +313,11 @@ def test_wrong_arguments_are_named_with_the_way_out(function, options, error, me
     [
         (lambda s, *_: s > 0, BadType, "score_mod: .* got torch.bool"),
         (lambda *_: None, BadType, "score_mod: .* got NoneType"),
-        (lambda s, *_: s[..., :1], BadValue, r"score_mod: expected the function to return scores of shape \(2, 6, 5, 7\)"),
+        (
+            lambda s, *_: s[..., :1],
+            BadValue,
+            r"score_mod: expected the function to return scores of shape \(2, 6, 5, 7\)",
+        ),
     ],
 )
 def test_a_wrong_result_of_a_score_mod_is_named(score_mod, error, message):

@@ -177,7 +177,10 @@ BAD = {
     "short.npy": (npy(np.ones((5, 7)))[:-9], r"damaged file"),
     "text_array.npy": (npy(np.array([["a"]])), r"expected real numbers, got dtype <U1"),
     "complex.npy": (npy(np.array([[1j]])), r"expected real numbers, got dtype complex128"),
-    "cube.npy": (npy(np.ones((2, 3, 5))), r"expected an array with 2 axes .* got shape \(2, 3, 5\)"),
+    "cube.npy": (
+        npy(np.ones((2, 3, 5))),
+        r"expected an array with 2 axes .* got shape \(2, 3, 5\)",
+    ),
     "vector.npy": (npy(np.ones(3)), r"expected an array with 2 axes"),
     "none.npy": (
         npy(np.ones((0, 3))),

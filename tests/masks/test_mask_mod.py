@@ -148,7 +148,9 @@ def test_a_long_pattern_costs_what_it_is_and_the_plan_says_where_not():
     plan = hw.plan(q, q, q, mask=hw.from_mask_mod(untold) & hw.causal())
     assert plan.engine == "tiled"
     assert plan.untold is not None
-    assert "mask: every pair is computed, since from_mask_mod(untold) cannot compute with" in str(plan)
+    assert "mask: every pair is computed, since from_mask_mod(untold) cannot compute with" in str(
+        plan
+    )
     assert "from_mask_mod(untold)" in plan.untold.zh != plan.untold.en
     exact = hw.attend(*(torch.randn(1, 1, 300, 8) for _ in range(3)), mask=hw.from_mask_mod(packed))
     assert exact.isfinite().all()
@@ -196,7 +198,9 @@ def test_what_is_no_function_is_refused(monkeypatch, wrong):
 def test_an_answer_that_is_no_boolean_is_refused():
     q = torch.zeros(1, 1, 3, 4)
     for mod in (lambda b, h, q, k: q - k, lambda b, h, q, k: True):
-        with pytest.raises(BadType, match="mask_mod: expected the function to return a boolean tensor"):
+        with pytest.raises(
+            BadType, match="mask_mod: expected the function to return a boolean tensor"
+        ):
             hw.attend(q, q, q, mask=hw.from_mask_mod(mod))
 
 

@@ -134,7 +134,9 @@ def test_wrong_parents_are_named(parents, error, message):
 
 
 def test_a_tree_larger_than_the_keys_is_refused():
-    with pytest.raises(BadValue, match=r"tree: the mask has batch size 1 and 3 nodes, .* and 2 keys"):
+    with pytest.raises(
+        BadValue, match=r"tree: the mask has batch size 1 and 3 nodes, .* and 2 keys"
+    ):
         dense(hw.tree([-1, 0, 1]), 2, 2)
     with pytest.raises(BadValue, match="tree: the mask needs the number of keys"):
         hw.tree([-1]).rule(*(torch.zeros(1, 1, 1, 1).long() for _ in range(4)))

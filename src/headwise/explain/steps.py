@@ -80,8 +80,8 @@ class _Steps:
         trace, (length, width) = self.trace, self.trace.get("x").shape
         text = Text(
             "{length} tokens: {names}. Each token is a row of $X$ with $E$ = {width} numbers. "
-            "There are $H$ = {heads} heads, each with $d_k$ = {dim} and $d_v$ = {value_dim}. Rows are "
-            "numbered from 0, heads from 1. Every result is computed from unrounded numbers.",
+            "There are $H$ = {heads} heads, each with $d_k$ = {dim} and $d_v$ = {value_dim}. Rows "
+            "are numbered from 0, heads from 1. Every result is computed from unrounded numbers.",
             length=length,
             names=enumeration(trace.tokens, SMALL),
             width=width,
