@@ -294,7 +294,7 @@ def test_a_function_that_ignores_the_scores_gives_the_mean_and_no_gradient():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"softcap": 0}, BadValue, "softcap: expected a positive finite number .*, got 0; Gemma"),
+        ({"softcap": 0}, BadValue, "softcap: expected a positive finite number.*, got 0; Gemma"),
         ({"softcap": -1.0}, BadValue, "softcap: .*got -1.0"),
         ({"softcap": float("nan")}, BadValue, "softcap: .*got nan"),
         ({"softcap": True}, BadValue, "softcap: .*got True"),
