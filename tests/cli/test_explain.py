@@ -251,7 +251,7 @@ BAD = [
     ),
     (
         ["--position", "t5:three.csv"],
-        r"position: expected one column for each of 2 heads .*\(2, 3\)",
+        r"position: expected one column for each of 2 heads, .*\(2, 3\)",
     ),
     (["--position", "rotary", "--heads", "4"], r"rotary_dim must be even"),
     (["--kv", "none.csv"], r"kv: none.csv: cannot open the file"),

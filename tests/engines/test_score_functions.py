@@ -294,7 +294,7 @@ def test_a_function_that_ignores_the_scores_gives_the_mean_and_no_gradient():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"softcap": 0}, BadValue, "softcap: expected a positive finite number .*, got 0; Gemma"),
+        ({"softcap": 0}, BadValue, "softcap: expected a positive finite number.*, got 0; Gemma"),
         ({"softcap": -1.0}, BadValue, "softcap: .*got -1.0"),
         ({"softcap": float("nan")}, BadValue, "softcap: .*got nan"),
         ({"softcap": True}, BadValue, "softcap: .*got True"),
@@ -313,7 +313,11 @@ def test_wrong_arguments_are_named_with_the_way_out(function, options, error, me
     [
         (lambda s, *_: s > 0, BadType, "score_mod: .* got torch.bool"),
         (lambda *_: None, BadType, "score_mod: .* got NoneType"),
-        (lambda s, *_: s[..., :1], BadValue, r"function to return scores of shape \(2, 6, 5, 7\)"),
+        (
+            lambda s, *_: s[..., :1],
+            BadValue,
+            r"score_mod: expected the function to return scores of shape \(2, 6, 5, 7\)",
+        ),
     ],
 )
 def test_a_wrong_result_of_a_score_mod_is_named(score_mod, error, message):

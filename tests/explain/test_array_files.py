@@ -128,7 +128,7 @@ BAD = {
     "empty.csv": (b"", r"expected at least one row of numbers, got an empty table"),
     "blank.csv": (b"\n , \n", r"expected at least one row"),
     "header.csv": (b"a,b\n", r"expected rows of numbers below the header, got only the header"),
-    "ragged.csv": (b"1,2\n\n3\n", r"expected 2 cells in line 3 as in the first row, got 1"),
+    "ragged.csv": (b"1,2\n\n3\n", r"expected 2 cells in line 3, as in the first row, got 1"),
     "word.csv": (b"1,2\n3,x\n", r"number in line 2, column 2 \(both counted from 1\), got 'x'"),
     "half.csv": (b"1,2\nx,3\n", r"number in line 2, column 1 \(both counted from 1\), got 'x'"),
     "spaces.csv": (b"1 2.5\n3 4\n", r"expected commas.*, got spaces in line 1: '1 2.5'; separate"),
@@ -151,7 +151,7 @@ BAD = {
     ),
     "broken.json": (b"[[1,\n", r"invalid JSON in line 2, column 1"),
     "deep.json": (b"[" * 200_000, r"cannot read the JSON|invalid JSON"),
-    "long.json": (b"[[" + b"1" * 5000 + b"]]", r"not usable JSON"),
+    "long.json": (b"[[" + b"1" * 5000 + b"]]", r"cannot read the JSON"),
     "huge.json": (b"[[1" + b"0" * 400 + b"]]", r"number in row 0, column 0"),
     "scalar.json": (b"1", r"expected a list of rows"),
     "flat.json": (b"[1, 2]", r"expected a list of rows"),
@@ -159,7 +159,7 @@ BAD = {
         b"[]",
         r"expected an array with 2 axes and at least one number, got shape \(0,\)",
     ),
-    "ragged.json": (b"[[1, 2], [3]]", r"expected 2 cells in row 1 as in the first row, got 1"),
+    "ragged.json": (b"[[1, 2], [3]]", r"expected 2 cells in row 1, as in the first row, got 1"),
     "bool.json": (b"[[true]]", r"number in row 0, column 0 \(both counted from 0\), got True"),
     "text.json": (b'[["1"]]', r"number in row 0, column 0"),
     "nan.json": (b"[[NaN]]", r"finite numbers, got nan"),
@@ -177,7 +177,10 @@ BAD = {
     "short.npy": (npy(np.ones((5, 7)))[:-9], r"damaged file"),
     "text_array.npy": (npy(np.array([["a"]])), r"expected real numbers, got dtype <U1"),
     "complex.npy": (npy(np.array([[1j]])), r"expected real numbers, got dtype complex128"),
-    "cube.npy": (npy(np.ones((2, 3, 5))), r"an array with 2 axes .* got shape \(2, 3, 5\)"),
+    "cube.npy": (
+        npy(np.ones((2, 3, 5))),
+        r"expected an array with 2 axes .* got shape \(2, 3, 5\)",
+    ),
     "vector.npy": (npy(np.ones(3)), r"expected an array with 2 axes"),
     "none.npy": (
         npy(np.ones((0, 3))),
@@ -187,7 +190,7 @@ BAD = {
     "junk.safetensors": (b"\xff" * 40, r"cannot read safetensors file"),
     "two.safetensors": (
         save({"a": torch.ones(2, 3), "b": torch.ones(2, 3)}),
-        r"the name of one of 2 tensors in the file \(a, b\), got ''; write two.safetensors:NAME",
+        r"expected the name of one of 2 tensors in the file \(a, b\), got ''; write two.safetensors:NAME",
     ),
     "complex.safetensors": (
         save({"a": torch.ones(2, 3, dtype=torch.complex64)}),
@@ -247,17 +250,6 @@ def test_a_tensor_is_picked_by_name(tmp_path):
     assert read_matrix(f"{path}:c").values.shape == (5, 7)
     with pytest.raises(BadFile, match=r"of 2 tensors in the file \(a.b, c\), got 'd'"):
         read_matrix(f"{path}:d")
-
-
-def test_an_array_of_a_json_file_is_picked_by_name(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_text('{"x": [[1]], "y": [[2, 3]]}', encoding="utf-8")
-    assert read_matrix(f"{path}:y").values.tolist() == [[2, 3]]
-    with pytest.raises(BadFile, match=r"its 2 tensors \(x, y\), got 'z'"):
-        read_matrix(f"{path}:z")
-    path.write_text("[[1]]", encoding="utf-8")
-    with pytest.raises(BadFile, match=r"its 0 tensors \(\), got 'z'"):
-        read_matrix(f"{path}:z")
 
 
 def test_a_bias_may_hold_minus_infinity_and_three_axes(tmp_path):

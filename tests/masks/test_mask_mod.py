@@ -148,7 +148,9 @@ def test_a_long_pattern_costs_what_it_is_and_the_plan_says_where_not():
     plan = hw.plan(q, q, q, mask=hw.from_mask_mod(untold) & hw.causal())
     assert plan.engine == "tiled"
     assert plan.untold is not None
-    assert "every pair is computed, since from_mask_mod(untold) cannot compute with" in str(plan)
+    assert "mask: every pair is computed, since from_mask_mod(untold) cannot compute with" in str(
+        plan
+    )
     assert "from_mask_mod(untold)" in plan.untold.zh != plan.untold.en
     exact = hw.attend(*(torch.randn(1, 1, 300, 8) for _ in range(3)), mask=hw.from_mask_mod(packed))
     assert exact.isfinite().all()
