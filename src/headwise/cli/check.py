@@ -44,7 +44,7 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.check import CheckOptions, check, read_article
     from headwise.check.article_lines import source_name
     from headwise.check.checker import as_json, document
-    from headwise.check.verdicts.verdict import LAST_DIGIT
+    from headwise.check.verdicts.findings import LAST_DIGIT
     from headwise.explain.array_files import read_matrix
     from headwise.explain.call_options import load_projections, parse_mask
 

@@ -10,6 +10,7 @@ from headwise.check.labels import IndexBases, read_words
 from headwise.check.statements import Statement
 from headwise.check.verdicts.causes import Cause, causes
 from headwise.check.verdicts.derivation import entries, fits
+from headwise.check.verdicts.findings import FOLLOWS, LAST_DIGIT, WRONG, Finding, Unmatched
 from headwise.check.verdicts.judge import Claim, Judge, Modes
 from headwise.check.verdicts.matching import MOST_NODES, Reading, is_divisor
 from headwise.check.verdicts.number_patterns import pattern_of, shared_pattern
@@ -19,45 +20,6 @@ from headwise.lang import Text
 
 MOST_MISMATCHES = 100
 """The most arrays with differing numbers for which an explanation is looked for."""
-
-WRONG, FOLLOWS, LAST_DIGIT = "wrong", "follows", "last digit"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One wrong number: its line (from 1) and offset, its text, the right value, and what it is.
-
-    The right value has the printed precision; an example of ``what`` is "head 1, softmax, row 0".
-
-    Attributes:
-        verdict: "wrong"; "follows", where an earlier wrong number leads to this one; or "last
-            digit", where the article computed with numbers that it had rounded.
-        cause: what explains it, or None.
-        root: the offset of the wrong number that a group of findings starts from.
-    """
-
-    line: int
-    start: int
-    printed: str
-    right: str
-    what: Text
-    verdict: str = WRONG
-    cause: Text | None = None
-    root: int | None = None
-
-
-@dataclass(frozen=True)
-class Unmatched:
-    """A printed array of ``count`` numbers that was not checked, and why.
-
-    ``labelled`` is whether its label names a quantity of the attention.
-    """
-
-    line: int
-    text: str
-    why: Text
-    count: int = 1
-    labelled: bool = False
 
 
 @dataclass(frozen=True, eq=False)
