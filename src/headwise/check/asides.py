@@ -3,7 +3,7 @@
 import re
 
 from headwise.check.equations import Equation
-from headwise.check.expression_tree import BLOCKED, Grid
+from headwise.check.expression_tree import BLOCKED
 
 _OTHER = re.compile(
     r"layer[\s_-]?norm\w*|\bLN\d?\b|residual|skip[- ]connection|add\s?(?:&|and|\+)\s?norm|\bFFN?\b|"
@@ -92,8 +92,3 @@ def is_mask(equation: Equation, words: str) -> bool:
     if blocked:
         return values - blocked <= {0.0}
     return values <= {0.0, 1.0} and bool(_MASK.search(words))
-
-
-def printed_masks(equation: Equation) -> list[Grid]:
-    """The square matrices of a printed mask."""
-    return [grid for grid in equation.grids if grid.dims == 2 and grid.whole]
