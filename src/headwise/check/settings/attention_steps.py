@@ -50,7 +50,7 @@ def attention_tables(given: Tables, heads: int, steps: StepRules) -> Tables:
     """Every quantity that the given tables determine, in float64."""
     tables: Tables = {}
     for name, source in (("q", "x"), ("k", "memory"), ("v", "memory")):
-        _project(name, given, tables, heads, source, steps)
+        _project(name, given, tables, heads, source)
     parts = []
     for head in range(1, heads + 1):
         _one_head(head, given, tables, steps)
@@ -69,9 +69,7 @@ def attention_tables(given: Tables, heads: int, steps: StepRules) -> Tables:
     return tables
 
 
-def _project(
-    name: str, given: Tables, tables: Tables, heads: int, source: str, steps: StepRules
-) -> None:
+def _project(name: str, given: Tables, tables: Tables, heads: int, source: str) -> None:
     """Q, K or V of all heads and of each head; fewer heads of K and V are shared evenly."""
     x = given.get((source, None), given.get(("x", None)))
     weight = given.get((f"W_{name}", None))
