@@ -3,6 +3,6 @@
 from headwise.check.article_lines import read_article
 from headwise.check.checker import CheckReport, check
 from headwise.check.settings.setting import CheckOptions
-from headwise.check.verdicts.verdict import Finding, Unmatched
+from headwise.check.verdicts.findings import Finding, Unmatched
 
 __all__ = ["CheckOptions", "CheckReport", "Finding", "Unmatched", "check", "read_article"]

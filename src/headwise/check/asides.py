@@ -3,7 +3,7 @@
 import re
 
 from headwise.check.equations import Equation
-from headwise.check.expression_tree import BLOCKED, Grid
+from headwise.check.expression_tree import BLOCKED
 
 _OTHER = re.compile(
     r"layer[\s_-]?norm\w*|\bLN\d?\b|residual|skip[- ]connection|add\s?(?:&|and|\+)\s?norm|\bFFN?\b|"
@@ -16,9 +16,24 @@ _OTHER = re.compile(
     r"gradiente|pérdida|residuo|Gradient|Verlust|Zielwert|gradient|strat[ay]|rezydual",
     re.IGNORECASE,
 )
+_METHOD = re.compile(
+    r"temperature|\bALiBi\b|\bRoPE\b|rotary|relative position|additive attention|bahdanau|"
+    r"linear attention|cosine|sparsemax|温度|溫度|旋转位置|旋轉位置|"
+    r"相对位置|相對位置|Temperatur\b|temperatura",
+    re.IGNORECASE,
+)
+"""Another kind of attention than the scaled dot product."""
+_SUMMARY = re.compile(
+    r"denominator|normali[sz]er|\brow[- ]sums?\b|"
+    r"\bsums? of (?:the )?(?:exp|rows?|each row|weights)|"
+    r"\bsum\(|\b(?:mean|averaged?)\b[^.\n]{0,30}\bheads?\b|entropy|"
+    r"分母|行和|平均(?:注意力|权重|權重)|熵|Nenner|Zeilensumme|denominador|mianownik",
+    re.IGNORECASE,
+)
+"""A sum or a mean of quantities rather than one of them."""
 _SUPPOSED = re.compile(
-    r"\bif\b[^.\n]{0,60}\b(?:were|was|had)\b|\bwould\b|\bwhat if\b|\bimagine\b|\binstead\b|"
-    r"\bhypothetical|"
+    r"\bif\b[^.\n]{0,60}\b(?:were|was|had)\b|\bwould\b|\bwhat if\b|"
+    r"\b(?:we|you)['’]d\b|\bimagine\b|\binstead\b|\bhypothetical|"
     r"如果|假如|要是|若将|もし|\bsi\b[^.\n]{0,40}\b(?:fuera|fuese)|\bwäre\b|gdyby",
     re.IGNORECASE,
 )
@@ -30,7 +45,19 @@ _ATTENTION = re.compile(r"attention|注意|aufmerksam|atenci|uwag|アテンシ�
 
 def is_other_section(title: str) -> bool:
     """Whether a section is about something else than attention."""
+    if _METHOD.search(title):
+        return True
     return is_other_layer(title) and not _ATTENTION.search(title)
+
+
+def is_summary(label: str) -> bool:
+    """Whether a label names a sum or a mean, or a quantity of another kind of attention.
+
+    Example:
+        >>> is_summary("Row sums"), is_summary("The weighted sum of the values")
+        (True, False)
+    """
+    return bool(_SUMMARY.search(label) or _METHOD.search(label))
 
 
 def is_other_layer(words: str) -> bool:
@@ -65,8 +92,3 @@ def is_mask(equation: Equation, words: str) -> bool:
     if blocked:
         return values - blocked <= {0.0}
     return values <= {0.0, 1.0} and bool(_MASK.search(words))
-
-
-def printed_masks(equation: Equation) -> list[Grid]:
-    """The square matrices of a printed mask."""
-    return [grid for grid in equation.grids if grid.dims == 2 and grid.whole]

@@ -10,7 +10,7 @@ from headwise.check.settings.setting import CheckOptions
 from headwise.check.settings.stated_sizes import read_sizes
 from headwise.check.statements import read_statements
 from headwise.check.verdicts.computations import contradictions, read_computations
-from headwise.check.verdicts.verdict import FOLLOWS, LAST_DIGIT, WRONG, Finding, Unmatched
+from headwise.check.verdicts.findings import FOLLOWS, LAST_DIGIT, WRONG, Finding, Unmatched
 from headwise.document import Document, Heading, Notice, Paragraph, Table
 from headwise.document.blocks import Block
 from headwise.document.reading import ArticleText

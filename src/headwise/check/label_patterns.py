@@ -57,7 +57,7 @@ WORDS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
     (re.compile(source, re.IGNORECASE), keys)
     for source, keys in (
         (
-            r"concat|\bcat\b|拼接|串联|串聯|合并|合併|merged?\b|verkett|zusammengef|sklej|połącz|結合|連結",
+            r"concat|\bcat\(|拼接|串联|串聯|合并|合併|merged?\b|verkett|zusammengef|sklej|połącz|結合|連結",
             ("concat", "output"),
         ),
         (

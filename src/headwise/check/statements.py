@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from headwise.check.article_lines import Line, logical_lines
-from headwise.check.asides import is_mask, is_other_layer, is_other_section, is_supposed
+from headwise.check.asides import is_mask, is_other_layer, is_other_section, is_summary, is_supposed
 from headwise.check.equations import Equation, parse_equations
 from headwise.check.expression_tree import BadArticle, Grid, Node, Stack, leaves
 from headwise.check.labels import Hint, IndexRef, combined, read_label, read_words
@@ -223,7 +223,8 @@ def _statement(equation: Equation, context: _Context, code: PrintedCode) -> Stat
     near = " ".join((context.words, words)) if not equation.labels else words
     mask = is_mask(equation, near)
     other = any(entry[2] for entry in context.headings) or is_other_layer(near[-200:])
-    aside = mask or other or is_supposed(words)
+    named = " ".join(equation.labels) if equation.labels else context.words
+    aside = mask or other or is_supposed(words) or is_summary(named)
     return Statement(equation, own, (line, *context.hints(), after), aside, mask)
 
 

@@ -44,14 +44,13 @@ class StepRules:
     mix: Callable[[Tensor, Tensor], Tensor] = lambda weights, v: weights @ v
     order: Callable[[list[Tensor]], list[Tensor]] = lambda heads: heads
     finish: Callable[[Tensor, Tensor], Tensor] = lambda concat, weight: concat @ weight
-    rounded: Callable[[Tensor], Tensor] = lambda table: table
 
 
 def attention_tables(given: Tables, heads: int, steps: StepRules) -> Tables:
     """Every quantity that the given tables determine, in float64."""
     tables: Tables = {}
     for name, source in (("q", "x"), ("k", "memory"), ("v", "memory")):
-        _project(name, given, tables, heads, source, steps)
+        _project(name, given, tables, heads, source)
     parts = []
     for head in range(1, heads + 1):
         _one_head(head, given, tables, steps)
@@ -70,9 +69,7 @@ def attention_tables(given: Tables, heads: int, steps: StepRules) -> Tables:
     return tables
 
 
-def _project(
-    name: str, given: Tables, tables: Tables, heads: int, source: str, steps: StepRules
-) -> None:
+def _project(name: str, given: Tables, tables: Tables, heads: int, source: str) -> None:
     """Q, K or V of all heads and of each head; fewer heads of K and V are shared evenly."""
     x = given.get((source, None), given.get(("x", None)))
     weight = given.get((f"W_{name}", None))
@@ -83,7 +80,7 @@ def _project(
         whole = torch.cat(of_heads, 1)
     elif whole is None and x is not None and weight is not None:
         bias = given.get((f"b_{name}", None), torch.zeros(()).double())
-        whole = steps.rounded(x @ weight + bias)
+        whole = x @ weight + bias
     if whole is None:
         return
     if not own:
@@ -108,10 +105,10 @@ def _one_head(head: int, given: Tables, tables: Tables, steps: StepRules) -> Non
     q, k, v = (tables.get((name, head)) for name in "qkv")
     score, scaled = given.get(("score", head)), given.get(("scaled", head))
     if score is None and q is not None and k is not None and q.shape[1] == k.shape[1]:
-        score = steps.rounded(steps.score(q, k))
+        score = steps.score(q, k)
     if score is not None:
         tables["score", head] = score
-        tables["scaled", head] = scaled = steps.rounded(score * scale_of(steps, tables, head))
+        tables["scaled", head] = scaled = score * scale_of(steps, tables, head)
     elif scaled is not None:
         tables["scaled", head] = scaled
     weights = given.get(("softmax", head))
@@ -121,7 +118,7 @@ def _one_head(head: int, given: Tables, tables: Tables, steps: StepRules) -> Non
     elif weights is not None:
         tables["softmax", head] = weights
     if weights is not None and v is not None and weights.shape[1] == len(v):
-        tables["head", head] = steps.rounded(steps.mix(weights, v))
+        tables["head", head] = steps.mix(weights, v)
 
 
 def _softmax(head: int, scaled: Tensor, tables: Tables, steps: StepRules) -> None:
@@ -136,7 +133,7 @@ def _softmax(head: int, scaled: Tensor, tables: Tables, steps: StepRules) -> Non
     tables["exp", head] = masked.exp()
     tables["exp_shifted", head] = tables["shifted", head].exp()
     weights = steps.reweigh(steps.weigh(masked), mask)
-    tables["softmax", head] = steps.rounded(weights)
+    tables["softmax", head] = weights
 
 
 def scale_of(steps: StepRules, tables: Tables, head: int | None = 1) -> float:
@@ -152,4 +149,4 @@ def _output(given: Tables, tables: Tables, steps: StepRules) -> None:
     if weight is None or weight.shape[0] != concat.shape[1]:
         return
     bias = given.get(("b_out", None), torch.zeros(()).double())
-    tables["output", None] = steps.rounded(steps.finish(concat, weight) + bias)
+    tables["output", None] = steps.finish(concat, weight) + bias

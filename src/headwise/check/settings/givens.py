@@ -218,7 +218,8 @@ def _rank(statement: Statement, *, first: bool) -> int:
     """How clearly a matrix is labelled as the input: 0 by symbol, 1 in words, 2 in the context."""
     own, label = statement.own, statement.label
     last = statement.equation.labels[-1] if statement.equation.labels else ""
-    if own.keys == ("x",):
+    first_label = read_label(statement.equation.labels[0]) if statement.equation.labels else own
+    if own.keys == ("x",) or first_label.keys == ("x",):
         return 0 if _X.search(label) and own.either is None else 1
     if _INPUT.match(last) and (first or statement.context_keys[:1] == ("x",)):
         return 1

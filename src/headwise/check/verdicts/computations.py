@@ -20,8 +20,9 @@ from headwise.check.settings.setting import CheckOptions, Setting, candidates
 from headwise.check.settings.stated_facts import StatedFacts
 from headwise.check.settings.stated_sizes import StatedSizes, read_sizes
 from headwise.check.statements import Article, Statement
+from headwise.check.verdicts.findings import WRONG, Finding
 from headwise.check.verdicts.judge import Claim, Judge, Surroundings
-from headwise.check.verdicts.verdict import WRONG, Finding, Verdicts
+from headwise.check.verdicts.verdict import Verdicts
 from headwise.lang import Text
 
 _UNSCALED_FORMULA = re.compile(

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headwise.check.expression_tree import Grid, Node, Printed, leaves, numbers
-from headwise.check.labels import IndexBases
+from headwise.check.labels import IndexBases, read_words
 from headwise.check.statements import Statement
 from headwise.check.verdicts.causes import Cause, causes
 from headwise.check.verdicts.derivation import entries, fits
+from headwise.check.verdicts.findings import FOLLOWS, LAST_DIGIT, WRONG, Finding, Unmatched
 from headwise.check.verdicts.judge import Claim, Judge, Modes
 from headwise.check.verdicts.matching import MOST_NODES, Reading, is_divisor
 from headwise.check.verdicts.number_patterns import pattern_of, shared_pattern
@@ -19,45 +20,6 @@ from headwise.lang import Text
 
 MOST_MISMATCHES = 100
 """The most arrays with differing numbers for which an explanation is looked for."""
-
-WRONG, FOLLOWS, LAST_DIGIT = "wrong", "follows", "last digit"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One wrong number: its line (from 1) and offset, its text, the right value, and what it is.
-
-    The right value has the printed precision; an example of ``what`` is "head 1, softmax, row 0".
-
-    Attributes:
-        verdict: "wrong"; "follows", where an earlier wrong number leads to this one; or "last
-            digit", where the article computed with numbers that it had rounded.
-        cause: what explains it, or None.
-        root: the offset of the wrong number that a group of findings starts from.
-    """
-
-    line: int
-    start: int
-    printed: str
-    right: str
-    what: Text
-    verdict: str = WRONG
-    cause: Text | None = None
-    root: int | None = None
-
-
-@dataclass(frozen=True)
-class Unmatched:
-    """A printed array of ``count`` numbers that was not checked, and why.
-
-    ``labelled`` is whether its label names a quantity of the attention.
-    """
-
-    line: int
-    text: str
-    why: Text
-    count: int = 1
-    labelled: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,12 +68,16 @@ class Verdicts:
                 unclear = self._judge(claim, reading)
                 self.matched.update(c.start for grid, _ in reading.parts for c in grid.cells)
                 if unclear is not None:
+                    for grid, _ in reading.parts:
+                        for cell in grid.cells:
+                            self.findings.pop(cell.start, None)
                     self._leave(claim.statement, [g for g, _ in reading.parts], unclear)
                     rest = []
             self._arithmetic(claim.statement, rest)
 
     def _unchecked(self, node: Node) -> list[Printed]:
-        return [c for c in numbers(node) if c.start not in self.checked | self.matched]
+        known = (self.checked, self.matched)
+        return [c for c in numbers(node) if not any(c.start in starts for starts in known)]
 
     def _judge(self, claim: Claim, reading: Reading) -> Text | None:
         """Check the numbers of a reading; a reason where they cannot be checked."""
@@ -122,8 +88,14 @@ class Verdicts:
             self._accept(reading, claim.mode)
             return None
         self.mismatches += 1
+        if reading.target.key == "x":
+            return Text("another input than the one taken as given")
         if self.mismatches > MOST_MISMATCHES:
             return Text("too many arrays differ before this one; correct those first")
+        return self._explain(claim, reading, bad)
+
+    def _explain(self, claim: Claim, reading: Reading, bad: list[WrongCell]) -> Text | None:
+        """Find what the wrong numbers of a reading come from; a reason where that is unclear."""
         left = self._derived(claim, bad)
         if not left:
             self._accept(reading, claim.mode)
@@ -351,8 +323,11 @@ class Verdicts:
             return
         shown = ", ".join(c.text for c in cells[:6]) + (", …" if len(cells) > 6 else "")
         own = statement.own.keys
-        named = bool(own) and own != ("x",) and not is_divisor(statement)
-        labelled = named and (len(cells) > 1 or "." in cells[0].text)
+        is_input = "x" in own or read_words(statement.label).keys == ("x",)
+        named = bool(own) and not is_input and not is_divisor(statement)
+        hint = statement.own
+        placed = bool(hint.row or hint.column or hint.either)
+        labelled = named and (len(cells) > 1 or (placed and "." in cells[0].text))
         self.unmatched.append(Unmatched(cells[0].line, shown, why, len(cells), labelled))
 
 
