@@ -45,12 +45,8 @@ def command(lang: Lang) -> click.Command:
 def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.check import CheckOptions, check
     from headwise.check.checker import as_json, document
-<<<<<<< HEAD
-    from headwise.check.verdicts.verdict import LAST_DIGIT
-    from headwise.document.reading import read_article, source_name
-=======
     from headwise.check.verdicts.findings import LAST_DIGIT
->>>>>>> 7a5762432ca2a758ccf33e2a781c3d7d2b1d9e40
+    from headwise.document.reading import read_article, source_name
     from headwise.explain.array_files import read_matrix
     from headwise.explain.call_options import parse_mask
     from headwise.explain.steps import is_extended
