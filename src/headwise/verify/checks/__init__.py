@@ -9,7 +9,7 @@ from torch import Tensor
 from headwise.call import Call, Result
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full, padding
-from headwise.positions import Stage
+from headwise.positions import Position, Stage
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.pipeline import Pipeline
@@ -36,13 +36,16 @@ class Subject:
         base: the mask that it applies by itself.
         together: the module with the two sides of a mask ``a & b`` in two arguments, or None.
         jobs: the jobs of `masked_job`, whose oracle is computed once for all checks.
+        position: the position encoding that is part of it, or None.
+        may_raise: whether an exception refuses a job, as a user's code does; else it is a failure.
+        raised: the errors of the jobs that it refused so.
         truth: where the weights are unknown and there is no oracle: the output that a job should
             have in a dtype, which is what the subject itself returns in that dtype.
     """
 
     name: str
     attend: Callable[[Call], Result] | None = None
-    module: Callable[[Job], Outcome] | None = None
+    module: Callable[[Job], Outcome | None] | None = None
     refuses: Callable[[Call | Job], Text | None] = lambda _what: None
     embed_dim: int = 15
     heads: int = 3
@@ -52,11 +55,14 @@ class Subject:
     together: Callable[[Job], Outcome | None] | None = None
     base: Mask = field(default_factory=full)
     truth: Callable[[Job, torch.dtype], Tensor] | None = None
+    position: Position | None = None
+    may_raise: bool = False
+    raised: list[Exception] = field(default_factory=list, repr=False, compare=False)
     jobs: dict[object, Job] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def fit(self, job: Job) -> Job:
         """A job with the weights that the subject has."""
-        return job.fitted(self.lacks, self.groups)
+        return replace(job.fitted(self.lacks, self.groups), position=self.position)
 
 
 Probe = Callable[[Subject, torch.dtype], Iterator[Evidence]]
@@ -101,7 +107,13 @@ def compute(subject: Subject, job: Job) -> Outcome | None:
     """The subject's outcome for a job; None where it does not support the job."""
     if subject.module is None or subject.refuses(job) is not None:
         return None
-    return subject.module(job)
+    try:
+        return subject.module(job)
+    except Exception as error:
+        if not subject.may_raise:
+            raise
+        subject.raised.append(error)
+        return None
 
 
 def attempt(subject: Subject, job: Job) -> Outcome | None:

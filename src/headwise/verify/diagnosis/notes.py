@@ -22,6 +22,12 @@ from headwise.verify.target.module_runner import ModuleRunner
 from headwise.verify.target.parameter_names import Binding
 from headwise.verify.target.runners import FunctionRunner
 
+AXES = {
+    "l b e": Text("it takes (L, B, E): length first"),
+    "b e l": Text("it takes (B, E, L): features before length"),
+    "l e": Text("it takes (L, E): one sample without a batch"),
+}
+
 
 def notes_on(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
     """The notes for a report."""
@@ -33,8 +39,9 @@ def notes_on(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
 
 def _calls(conventions: Conventions) -> Iterator[Text]:
     runner, base = conventions.runner, conventions.base
-    if getattr(runner, "sequence_first", False):
-        yield Text("it takes (L, B, E): length first")
+    axes = getattr(runner, "axes", "b l e")
+    if axes != "b l e":
+        yield AXES[axes]
     if isinstance(runner, ModuleRunner):
         yield from (*_packed(runner.binding), *_probed(runner), *_around(runner))
     if not runner.differentiable:

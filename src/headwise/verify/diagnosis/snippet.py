@@ -14,9 +14,10 @@ from headwise.verify.checks.mutation_testing import CheckResult
 from headwise.verify.oracle import oracle, steps
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import judge
+from headwise.verify.target.candidates import candidates
 from headwise.verify.target.conventions import Conventions, Runner
 from headwise.verify.target.module_runner import ModuleRunner
-from headwise.verify.target.runners import FunctionRunner, runner
+from headwise.verify.target.runners import FunctionRunner
 
 GRADIENT = "gradient"  # the gradient of the sum of the squared output
 
@@ -85,7 +86,7 @@ def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: st
         exact = gradient(oracle(wide)["output"], wide.query)
         exact = exact.transpose(0, 1) if getattr(runner, "sequence_first", False) else exact
     lines += [
-        "from headwise.verify.target.conventions import tensors_in",
+        "from headwise.verify.target.guarded_call import tensors_in",
         "from headwise.verify.diagnosis.snippet import gradient",
         f"output = next(t for t in tensors_in(result) if t.shape == {of[0]}.shape)",
         f"result = gradient(output, {', '.join(of)})  # of output.square().sum()",
@@ -103,7 +104,7 @@ def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: s
     call = [f"result = functional_call(module, weights, (), {{{words}}})"]
     if runner.norms:
         call = [
-            "from headwise.verify.target.construct import bypassed",
+            "from headwise.verify.target.locate import bypassed",
             f"with bypassed(module, {runner.norms}):",
             f"    {call[0]}",
         ]
@@ -261,10 +262,30 @@ def _sized(
 ) -> Conventions | None:
     """The target constructed for a size; None where it cannot be that small."""
     try:
-        own = runner(target, name, *size, conventions.runner.log)
-        return replace(conventions, runner=own.variants[conventions.variant], size=size)
+        found = candidates(target, name, size, conventions.stated, conventions.runner.log)
+        for candidate in found:
+            for variant in candidate.runner.variants:
+                if candidate.size == size and _read_alike(variant, conventions.runner):
+                    return replace(conventions, runner=variant, size=size)
     except Exception:
         return None
+    return None
+
+
+def _read_alike(runner: Runner, other: Runner) -> bool:
+    """Whether two runners of one target are read by the same conventions."""
+    if not isinstance(runner, ModuleRunner) or not isinstance(other, ModuleRunner):
+        return runner.signature == other.signature and vars(runner).keys() == vars(other).keys()
+    mine, its = runner.binding, other.binding
+    return (
+        runner.axes == other.axes
+        and runner.residual == other.residual
+        and runner.signature == other.signature
+        and (mine.layout, mine.interleaved) == (its.layout, its.interleaved)
+        and [s.name for s in mine.slots] == [s.name for s in its.slots]
+        and [s.transposed for s in mine.slots] == [s.transposed for s in its.slots]
+        and runner.binding.places.keys() == other.binding.places.keys()
+    )
 
 
 def _jobs(conventions: Conventions, masked: Callable[[int, int], Mask]) -> Iterator[Job]:

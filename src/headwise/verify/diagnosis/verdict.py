@@ -23,15 +23,24 @@ from headwise.verify.mistakes import MISTAKES, Mistake, Observation, explain, ex
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.target import NotRecognised, no_memory, not_recognised, one_line
-from headwise.verify.target.conventions import CallLog, Conventions, OutOfMemory, no_log
-from headwise.verify.target.discovery import black_box, find_conventions
-from headwise.verify.target.runners import FunctionRunner, runner, subject_of
+from headwise.verify.target.conventions import Conventions
+from headwise.verify.target.discovery import black_box, discover
+from headwise.verify.target.guarded_call import OutOfMemory
+from headwise.verify.target.runners import FunctionRunner, subject_of
 from headwise.verify.target.runners import compiled as under_compile
+from headwise.verify.target.stated import NOTHING, Stated
 
 DTYPE = torch.float32  # the dtype in which targets are run: most of them work in no other
 
 
 Status = Literal["accepted", "differs", "unproven"]
+
+Watch = Callable[[str, str], None]
+"""Called with the kind of a step, "check" or "call", and its description."""
+
+
+def _ignore(kind: str, words: str) -> None:
+    del kind, words
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +101,9 @@ def verify(
     embed_dim: int = 15,
     heads: int = 3,
     seed: int = 0,
-    progress: Callable[[str], None] | None = None,
-    watch: CallLog = no_log,
+    watch: Watch | None = None,
     compiled: bool = False,
+    stated: Stated = NOTHING,
 ) -> Report:
     """Compare an attention with the oracle. This runs the target's code.
 
@@ -105,9 +114,10 @@ def verify(
         embed_dim: E to try it with.
         heads: H to try it with; divides E.
         seed: of the inputs and weights that distinguish conventions and mistakes.
-        progress: called with the name of each check before it runs.
-        watch: called with the arguments' names and shapes before each call of the target.
+        watch: called before each step: with "check" and the name of a check, or with "call" and the
+            arguments' names and shapes of a call of the target.
         compiled: whether to check it under `torch.compile` as well, which takes some seconds.
+        stated: conventions that are known; the others are found by trial.
 
     Raises:
         BadFile: if the target is not recognised; the message shows the adapter to write.
@@ -119,7 +129,7 @@ def verify(
         True
     """
     try:
-        report = _reported(target, (name, embed_dim, heads), seed, progress, watch)
+        report = _reported(target, (name, embed_dim, heads), seed, watch or _ignore, stated)
         if report.not_compared:
             return report
         if compiled:
@@ -146,34 +156,31 @@ def _with_compiled(report: Report) -> Report:
 
 Called = tuple[str, int, int]  # the target's name, E and H
 
-Progress = Callable[[str], None] | None
 
-
-def _reported(
-    target: object, called: Called, seed: int, progress: Progress, watch: CallLog
-) -> Report:
+def _reported(target: object, called: Called, seed: int, watch: Watch, stated: Stated) -> Report:
     """The report on a target; without an oracle where its weights are not found."""
-    name, *(embed_dim, heads) = called
+    name, size = called[0], called[1:]
     why: NotRecognised | None = None
+    log = partial(watch, "call")
     try:
-        conventions = find_conventions(runner(target, *called, watch), embed_dim, heads, seed)
-        subject, checks = conventions.subject(*called), CONTRACT
+        conventions = discover(target, name, size, seed, stated, log)
+        subject, checks = conventions.subject(name, *conventions.size), CONTRACT
     except NotRecognised as error:
-        observed = black_box(target, name, (embed_dim, heads), seed, error, watch)
+        observed = black_box(target, name, size, seed, error, log)
         if observed is None:
             raise
         conventions, why = observed, error
         subject, checks = subject_of(conventions, name), BLACK_BOX
     findings = []
     for check in checks:
-        if progress:
-            progress(check.name)
+        watch("check", check.name)
         findings.append(examine(check, subject, DTYPE))
     diagnosis: Diagnosis = (None, frozenset(), ())
     if why is None:
         diagnosis = _diagnose(conventions, subject, findings, seed)
     notes = notes_on(conventions, subject)
-    return Report(*called, tuple(findings), *diagnosis, conventions, notes, seed, not_compared=why)
+    own = (name, *conventions.size)
+    return Report(*own, tuple(findings), *diagnosis, conventions, notes, seed, not_compared=why)
 
 
 Diagnosis = tuple[str | None, frozenset[str], tuple[tuple[Mistake, ...], ...]]

@@ -1,6 +1,6 @@
 """The catalogue of known mistakes, and which of them reproduce the output of a target."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,8 @@ from headwise.verify.mistakes.mistake import Mistake, Replacement, combine
 from headwise.verify.mistakes.projections import AROUND
 from headwise.verify.mistakes.rare_inputs import EDGES
 from headwise.verify.oracle.jobs import Job, Outcome
-from headwise.verify.oracle.pipeline import Pipeline
+from headwise.verify.oracle.pipeline import QUANTITIES, Pipeline
+from headwise.verify.oracle.steps import STEPS
 from headwise.verify.oracle.tolerance import judge, judge_gradients, judge_job
 
 MISTAKES: tuple[Mistake, ...] = (*INSIDE, *MASKING, *AROUND, *EDGES)
@@ -84,6 +85,27 @@ def explain(
                 if sets:
                     return sets
     return ()
+
+
+BEFORE_MASK = ("project", "split", "score", "scale")
+"""The steps on which no mask acts."""
+
+
+def possible(
+    mistakes: Sequence[Mistake], appeared: Collection[str], steps: Collection[str] = STEPS
+) -> tuple[Mistake, ...]:
+    """The mistakes that are not excluded by quantities of the oracle that appear in a target.
+
+    The steps up to the last quantity that appears in an unbroken row are right; only `steps` are
+    excluded so.
+    """
+    right: set[str] = set()
+    for step in dict.fromkeys(step for _, step in QUANTITIES):
+        if any(name not in appeared for name, own in QUANTITIES if own == step):
+            break
+        right.add(step)
+    excluded = right & set(steps)
+    return tuple(m for m in mistakes if m.step not in excluded or set(m.replacement) - excluded)
 
 
 def _sets(

@@ -73,12 +73,7 @@ def _report(request: Mapping[str, Any], send: Send) -> dict[str, object]:
     target = load(str(request["target"]))
     send("at", ["construction", ""])
     options = {key: request[key] for key in ("name", "embed_dim", "heads", "seed", "compiled")}
-    report = verify(
-        target,
-        **options,
-        progress=lambda name: send("at", ["check", name]),
-        watch=lambda call: send("at", ["call", call]),
-    )
+    report = verify(target, **options, watch=lambda kind, words: send("at", [kind, words]))
     faulthandler.cancel_dump_traceback_later()
     return data(report)
 
@@ -89,7 +84,7 @@ def _raised(error: BaseException | None) -> tuple[str, str]:
 
 def _of_error(error: HeadwiseError) -> tuple[str, dict[str, object]]:
     from headwise.verify.target import NotRecognised
-    from headwise.verify.target.conventions import out_of_memory
+    from headwise.verify.target.guarded_call import out_of_memory
 
     return "error", {
         "en": error.text.en,

@@ -1,322 +1,396 @@
-"""Discover a target's conventions by trial: axis order, its own mask, its mask encoding."""
+"""Discover a target's conventions by trial: how it is constructed and called, and what it hides."""
 
-import inspect
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from itertools import islice
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headwise.errors import BadFile
 from headwise.lang import Text
-from headwise.masks import Mask, causal, full, window
-from headwise.verify.checks import LENGTH, PADDED, random_pairs
-from headwise.verify.mistakes import Observation, explain
-from headwise.verify.oracle.jobs import Job, Outcome, self_job
-from headwise.verify.oracle.tolerance import SLACK, judge_job
+from headwise.masks import Mask, causal, full
+from headwise.positions import ALiBi, Position, Rotary
+from headwise.verify.checks import LENGTH
+from headwise.verify.diagnosis import matching_quantities, record
+from headwise.verify.mistakes import MISTAKES, Observation, explain, possible
+from headwise.verify.oracle import oracle
+from headwise.verify.oracle.jobs import Job, self_job
+from headwise.verify.oracle.tolerance import judge_job
 from headwise.verify.target import NotRecognised, no_function, not_recognised, one_line
-from headwise.verify.target.construct import make, takes_dropout
-from headwise.verify.target.conventions import CallLog, Conventions, Masks, Runner
-from headwise.verify.target.module_runner import ModuleRunner
-from headwise.verify.target.parameter_names import Binding
+from headwise.verify.target.arguments import Sizes
+from headwise.verify.target.candidates import Candidate, candidates, sizes_for
+from headwise.verify.target.construct import constructions
+from headwise.verify.target.conventions import Conventions, Masks, Runner
+from headwise.verify.target.guarded_call import CallLog, no_log
+from headwise.verify.target.influence import Run, equal_influence, equivariant, influences, windows
+from headwise.verify.target.mask_forms import MaskForm
+from headwise.verify.target.mask_trials import attempt_form, influential, with_forms
+from headwise.verify.target.module_runner import ModuleRunner, blank_runner
 from headwise.verify.target.runners import BlackBoxRunner, FunctionRunner
-from headwise.verify.target.signature import MaskForm, read_signature
+from headwise.verify.target.stated import NOTHING, Stated
+
+MOST_READINGS, MOST_CANDIDATES = 200, 6
+"""How many readings of one candidate are tried, and how many candidates that can be called."""
+
+MOST_EXPLAINED, MOST_IN_PAIRS = 4, 1
+"""How many readings are explained by one mistake, and by pairs of mistakes."""
 
 
-def find_conventions(runner: Runner, embed_dim: int, heads: int, seed: int) -> Conventions:
+def discover(
+    target: object,
+    name: str,
+    size: tuple[int, int],
+    seed: int,
+    stated: Stated = NOTHING,
+    log: CallLog = no_log,
+) -> Conventions:
     """Find the conventions of a target by trial.
+
+    The first reading for which it is exact is taken, else one that known mistakes explain.
+
+    Raises:
+        BadFile: if it cannot be constructed, read or called.
+    """
+    first_error: BadFile | None = None
+    searches: list[_Search] = []
+    for own in sizes_for(target, size, stated):
+        found = candidates(target, name, own, stated, log)
+        while len(searches) < MOST_CANDIDATES:
+            try:
+                candidate = next(found, None)
+                if candidate is None:
+                    break
+                if candidate.alternative and searches:
+                    continue
+                search = _Search.of(candidate, seed, stated)
+            except BadFile as error:
+                first_error = first_error or error
+                continue
+            exact = search.exact()
+            if exact is not None:
+                return _finished(exact, search)
+            searches.append(search)
+        if searches:
+            break
+    if not searches:
+        raise first_error or not_recognised(Text("{name} cannot be called", name=name))
+    return _finished(*_understood(searches))
+
+
+def find_conventions(
+    runner: Runner, embed_dim: int, heads: int, seed: int, stated: Stated = NOTHING
+) -> Conventions:
+    """Find the conventions of a runner by trial.
 
     Raises:
         BadFile: if it raises however it is called.
     """
-    job = self_job(embed_dim, heads, length=LENGTH, seed=seed)
-    job = job.fitted(runner.lacks, runner.groups)
-    first, neutral, forms = _first(runner.variants, job)
-    tried = _candidates(runner, (embed_dim, heads), neutral, forms)[first:]
-    exact = (c for mask in (full(), causal()) for c in tried if _equals(c, job, mask))
-    chosen = next(exact, None) or _banded(tried, job) or _understood(tried, job) or tried[0]
-    chosen = replace(chosen, base=_base(chosen, job))
-    return _with_forms(chosen, job)
+    search = _Search.of(Candidate(runner, (embed_dim, heads)), seed, stated)
+    exact = search.exact()
+    chosen = (exact, search) if exact is not None else _understood([search])
+    return _finished(*chosen)
 
 
-def _candidates(
-    runner: Runner, size: tuple[int, int], neutral: bool, forms: tuple[MaskForm, ...]
-) -> list[Conventions]:
-    return [
-        Conventions(variant, full(), forms, neutral, certain=False, variant=i, size=size)
-        for i, variant in enumerate(runner.variants)
-    ]
+@dataclass(eq=False)
+class _Search:
+    """The readings of one candidate that can be called, and the jobs that they are tried with."""
 
+    size: tuple[int, int]
+    seed: int
+    stated: Stated
+    readings: list[Conventions]
+    jobs: dict[object, Job] = field(default_factory=dict)
 
-def _first(readings: Sequence[Runner], job: Job) -> tuple[int, bool, tuple[MaskForm, ...]]:
-    """The index of the first variant that can be called, and the result of `_callable`."""
-    first = readings[0]
-    on_arrays = readings[1] if isinstance(first, FunctionRunner) else None
-    try:
-        neutral, forms = _callable(first, job)
-    except BadFile:
-        if on_arrays is None:
-            raise
-    else:
-        if on_arrays is None or not _wants_arrays(first, job, forms if neutral else ()):
-            return 0, neutral, forms
-    with suppress(BadFile):
-        return 1, *_callable(readings[1], job)
-    return 0, *_callable(first, job)
+    @classmethod
+    def of(cls, candidate: Candidate, seed: int, stated: Stated) -> "_Search":
+        """Raises BadFile if no reading can be called."""
+        search = cls(candidate.size, seed, stated, [])
+        error: BadFile | None = None
+        for i, variant in enumerate(islice(candidate.runner.variants, MOST_READINGS)):
+            job = search.job(variant)
+            try:
+                neutral, forms = _callable(variant, job, describe=error is None)
+            except BadFile as raised:
+                error = error or raised
+                continue
+            search.readings.append(
+                Conventions(
+                    variant,
+                    causal() if stated.causal else full(),
+                    forms,
+                    neutral,
+                    certain=False,
+                    variant=i,
+                    size=candidate.size,
+                    stated=stated,
+                )
+            )
+        if not search.readings:
+            raise error or not_recognised(Text("it cannot be called"))
+        return search
 
+    def job(
+        self, runner: Runner, mask: Mask | None = None, position: Position | None = None
+    ) -> Job:
+        """The job for the weights that a runner has; its oracle is computed once."""
+        mask = full() if mask is None else mask
+        key = (runner.lacks, runner.groups, mask, position)
+        if key not in self.jobs:
+            job = self_job(*self.size, length=LENGTH, mask=mask, seed=self.seed)
+            job = replace(job.fitted(runner.lacks, runner.groups), position=position)
+            self.jobs[key] = job
+        return self.jobs[key]
 
-def _wants_arrays(runner: Runner, job: Job, forms: Sequence[MaskForm]) -> bool:
-    """Whether a function passes its tensors to NumPy, which rejects those with gradients."""
-    masks = {form.argument: form.encode(job.allowed) for form in forms[:1]}
-    try:
-        runner.run(job.tracked(), {name: mask for name, mask in masks.items() if mask is not None})
-    except RuntimeError as error:
-        return "numpy" in str(error).lower()
-    except Exception:
-        return False
-    return False
+    @property
+    def plain_readings(self) -> list[Conventions]:
+        """The readings without the conventions that are taken only where a target is exact."""
+        plain = [r for r in self.readings if not _unusual(r.runner)]
+        return plain or self.readings
 
+    @property
+    def masks(self) -> tuple[Mask, ...]:
+        """The masks that a target may apply by itself."""
+        return (causal(),) if self.stated.causal else (full(), causal())
 
-def observe(runner: Runner, embed_dim: int, heads: int, seed: int) -> Conventions | None:
-    """Find the conventions of a target with unknown weights, by the influence of tokens.
+    def exact(self) -> Conventions | None:
+        """The first reading for which the target equals the oracle, with what it applies itself."""
+        for mask in self.masks:
+            for reading in self.readings:
+                if self.equals(reading, mask):
+                    return self.crossing(replace(reading, base=mask))
+        for reading in self.readings:
+            for position in self.positions(reading):
+                for mask in self.masks:
+                    if self.equals(reading, mask, position):
+                        return replace(reading, base=mask, position=position)
+        return None if self.stated.causal else self.banded()
 
-    None where no token changes another's output. Raises like `find_conventions`.
-    """
-    job = self_job(embed_dim, heads, length=LENGTH, seed=seed)
-    neutral, forms = _callable(runner, job)
-    tried = _candidates(runner, (embed_dim, heads), neutral, forms)
-    seen = [(c, influences(run, job)) for c in tried if (run := _runs(c, job))]
-    for candidate, influence in seen:
-        for mask in (full(), causal()):
-            if _equal(influence, mask, job):
-                return _with_forms(replace(candidate, base=mask), job, (_influential,))
-    some = [candidate for candidate, influence in seen if bool(influence.any())]
-    return _with_forms(some[0], job, (_influential,)) if some else None
-
-
-def _callable(runner: Runner, job: Job) -> tuple[bool, tuple[MaskForm, ...]]:
-    error_text = ""
-    if not runner.signature.needs_mask:
+    def equals(self, reading: Conventions, mask: Mask, position: Position | None = None) -> bool:
+        """Whether the target without a mask equals the oracle with this mask and position."""
+        job = self.job(reading.runner, mask, position)
         try:
-            runner.run(job, {})
-        except Exception as raised:
-            error_text = one_line(raised)
-        else:
-            return False, runner.forms
-    working = tuple(form for form in runner.forms if _attempt(runner, job, form))
-    if not working:
-        function = isinstance(runner, FunctionRunner)
-        batch, length, embed_dim = job.query.shape
-        split = (batch, job.heads, length, embed_dim // job.heads)
-        arguments = f"q, k, v {split}" if function else f"x {tuple(job.query.shape)}"
-        error = error_text or Text("an error for every mask")
-        reason = Text(
-            "calling it with {arguments} raises {error}", arguments=arguments, error=error
+            plain = self.job(reading.runner)
+            outcome = reading.runner.run(
+                plain, reading.masks(replace(plain, mask=reading.base)) or {}
+            )
+        except Exception:
+            return False
+        return judge_job(outcome, job).accepted
+
+    def positions(self, reading: Conventions) -> tuple[Position, ...]:
+        """The position encodings that a target may apply by itself."""
+        run = self.run_of(reading)
+        if run is None or equivariant(run, self.job(reading.runner)):
+            return ()
+        embed_dim, heads = self.size
+        dim = embed_dim // heads
+        rotary = () if dim % 2 else (Rotary(dim, pairs="halves"), Rotary(dim, pairs="neighbours"))
+        return (*rotary, ALiBi(heads))
+
+    def banded(self) -> Conventions | None:
+        """The first reading for which the target equals the oracle in a window."""
+        for reading in self.readings:
+            run = self.run_of(reading)
+            job = self.job(reading.runner)
+            for mask in () if run is None else windows(influences(run, job), job):
+                if self.equals(reading, mask):
+                    return replace(reading, base=mask)
+        return None
+
+    def crossing(self, exact: Conventions) -> Conventions:
+        """The reading, with another sequence for keys and values where the target takes one."""
+        if len(exact.runner.signature.tensors) > 1:
+            return exact
+        others = (
+            r for r in self.readings if r.runner.signature.optional and r.variant > exact.variant
         )
-        raise no_function(reason) if function else not_recognised(reason)
-    return True, working
+        for reading in others:
+            if self.equals(reading, exact.base) and _crosses(reading, self):
+                return replace(reading, base=exact.base)
+        return exact
+
+    def run_of(self, reading: Conventions) -> Run | None:
+        """The target without a mask; None where it raises."""
+        job = self.job(reading.runner)
+        masks = reading.masks(replace(job, mask=reading.base)) or {}
+        try:
+            reading.runner.run(job, masks)
+        except Exception:
+            return None
+        return lambda inputs: reading.runner.run(inputs, masks)
 
 
-def _attempt(runner: Runner, job: Job, form: MaskForm) -> Outcome | None:
-    """The outcome with the job's mask in one form; None where it cannot be encoded, or raises."""
-    encoded = form.encode(job.allowed)
-    with suppress(Exception):
-        return None if encoded is None else runner.run(job, {form.argument: encoded})
-    return None
+def _unusual(runner: Runner) -> bool:
+    """Whether a reading has features of heads in turn, or q above v above k."""
+    own = runner.binding if isinstance(runner, ModuleRunner) else None
+    return own is not None and (own.interleaved or own.layout == "q v k")
 
 
-def _equals(conventions: Conventions, job: Job, mask: Mask) -> bool:
-    """Whether the target without a mask equals the oracle with this mask."""
+def _crosses(reading: Conventions, search: _Search) -> bool:
+    """Whether the target is exact for keys and values of another sequence."""
+    job = search.job(reading.runner)
+    generator = torch.Generator().manual_seed(search.seed + 1)
+    key = torch.randn(job.query.shape, generator=generator)
+    job = replace(job, key=key, value=key)
     try:
-        outcome = conventions.runner.run(job, conventions.masks(replace(job, mask=full())) or {})
+        return judge_job(reading.runner.run(job, {}), job).accepted
     except Exception:
         return False
-    return judge_job(outcome, replace(job, mask=mask)).accepted
 
 
-def _base(conventions: Conventions, job: Job) -> Mask:
-    """The target's own mask, by its output, its influences, or a known mistake."""
-    for mask in (full(), causal()):
-        if _equals(conventions, job, mask):
-            return mask
-    run = _runs(conventions, job)
-    if run is None:
-        return full()
+def _callable(runner: Runner, job: Job, *, describe: bool) -> tuple[bool, tuple[MaskForm, ...]]:
+    """Whether a mask is required, and the forms of masks that work."""
+    error_text, lacks_mask = "", False
+    try:
+        runner.run(job, {})
+    except Exception as raised:
+        error_text = one_line(raised) if describe else type(raised).__name__
+        lacks_mask = isinstance(raised, TypeError | AttributeError)
+    else:
+        if not (isinstance(runner, FunctionRunner) and runner.wants_arrays(job, {})):
+            return False, runner.forms
+    working: MaskForm | None = None
+    if lacks_mask and runner.signature.needs_mask:
+        working = next((form for form in runner.forms if attempt_form(runner, job, form)), None)
+    function = isinstance(runner, FunctionRunner)
+    if working is not None:
+        masks = {working.argument: working.encode(job.allowed)}
+        if not (function and runner.wants_arrays(job, masks)):
+            return True, (working, *(form for form in runner.forms if form != working))
+    batch, length, embed_dim = job.query.shape
+    split = (batch, job.heads, length, embed_dim // job.heads)
+    arguments = f"q, k, v {split}" if function else f"x {tuple(job.query.shape)}"
+    reason = Text(
+        "calling it with {arguments} raises {error}", arguments=arguments, error=error_text
+    )
+    raise no_function(reason) if function else not_recognised(reason)
+
+
+def _understood(searches: Sequence[_Search]) -> tuple[Conventions, _Search]:
+    """The first reading that known mistakes explain, one before two; else the likeliest one.
+
+    Readings come in the order of how many of the oracle's quantities appear in the target.
+    """
+    views = [_View(reading, search) for search in searches for reading in search.plain_readings]
+    views = [view for view in views if view.run is not None] or views
+    views.sort(key=lambda view: -len(view.appeared))
+    for most, count in ((1, MOST_EXPLAINED), (2, MOST_IN_PAIRS)):
+        for view in views[:count]:
+            for mask, position in view.offers(most):
+                if view.explained(mask, position, most):
+                    return replace(view.reading, base=mask, position=position), view.search
+    best = views[0]
+    return replace(best.reading, base=_base(best.reading, best.search)), best.search
+
+
+@dataclass(eq=False)
+class _View:
+    """One reading of a target that is not exact, and what is seen of it."""
+
+    reading: Conventions
+    search: _Search
+
+    @cached_property
+    def run(self) -> Run | None:
+        """The target without a mask; None where it raises."""
+        return self.search.run_of(self.reading)
+
+    @cached_property
+    def appeared(self) -> frozenset[str]:
+        """The quantities of the oracle that appear in the target while it runs."""
+        if self.run is None:
+            return frozenset()
+        job = self.search.job(self.reading.runner, self.search.masks[0])
+        seen = record(partial(self.run, job))
+        return matching_quantities(seen, oracle(job, torch.float32), oracle(job))
+
+    def offers(self, most: int) -> Iterator[tuple[Mask, Position | None]]:
+        """The masks and positions that the target may apply by itself."""
+        if self.run is None:
+            return
+        job = self.search.job(self.reading.runner)
+        masks: tuple[Mask, ...] = self.search.masks
+        if not self.search.stated.causal:
+            seen = influences(self.run, job)
+            bands = [m for m in (causal(), *windows(seen, job)) if equal_influence(seen, m, job)]
+            masks = tuple(dict.fromkeys((*bands, *(() if bands else masks))))
+        yield from ((mask, None) for mask in masks)
+        if most == 1:
+            for position in self.search.positions(self.reading):
+                yield from ((mask, position) for mask in masks)
+
+    def explained(self, mask: Mask, position: Position | None, most: int) -> bool:
+        """Whether known mistakes reproduce the target under a mask and a position."""
+        if self.run is None:
+            return False
+        job = self.search.job(self.reading.runner, mask, position)
+        mistakes = possible(MISTAKES, self.appeared)
+        return bool(explain([Observation(job, self.run(job))], mistakes, most=most))
+
+
+def _base(reading: Conventions, search: _Search) -> Mask:
+    """The mask that a target applies by itself where nothing explains it: by its influences."""
+    run, job = search.run_of(reading), search.job(reading.runner)
+    if run is None or search.stated.causal:
+        return search.masks[0]
     seen = influences(run, job)
-    for mask in (causal(), *_bands(seen, job)):
-        if _equal(seen, mask, job):
+    for mask in (causal(), *windows(seen, job)):
+        if equal_influence(seen, mask, job):
             return mask
-    everything = _equal(seen, full(), job)
-    for most in (1,) if everything else (1, 2):  # a softmax over the queries lets the future in
-        for mask in (full(), causal()):
-            if _explained_under(mask, job, run, most):
-                return mask
     return full() if bool(seen.sum() > seen.numel() // 2) else causal()
 
 
-def _bands(seen: Tensor, job: Job) -> tuple[Mask, ...]:
-    pairs = ((left, right) for left in range(LENGTH - 1) for right in range(LENGTH - 1))
-    windows = (window(left, right) for left, right in pairs if left + right)
-    return tuple(mask for mask in windows if _equal(seen, mask, job))
-
-
-def _banded(tried: Sequence[Conventions], job: Job) -> Conventions | None:
-    for candidate in tried:
-        run = _runs(candidate, job)
-        bands = () if run is None else _bands(influences(run, job), job)
-        if any(_equals(candidate, job, mask) for mask in bands):
-            return candidate
-    return None
-
-
-def _understood(tried: Sequence[Conventions], job: Job) -> Conventions | None:
-    if len(tried) == 1:
-        return None
-    runs = [(candidate, run) for candidate in tried if (run := _runs(candidate, job)) is not None]
-    masks = [(full(), causal(), *_bands(influences(run, job), job)) for _, run in runs]
-    for most in (1, 2):
-        for (candidate, run), own in zip(runs, masks, strict=True):
-            if any(_explained_under(mask, job, run, most) for mask in own):
-                return candidate
-    return None
-
-
-def _explained_under(mask: Mask, job: Job, run: Callable[[Job], Outcome], most: int) -> bool:
-    return bool(explain([Observation(replace(job, mask=mask), run(job))], most=most))
-
-
-def _runs(conventions: Conventions, job: Job) -> Callable[[Job], Outcome] | None:
-    masks = conventions.masks(replace(job, mask=full())) or {}
-    try:
-        conventions.runner.run(job, masks)
-    except Exception:
-        return None
-    return lambda inputs: conventions.runner.run(inputs, masks)
-
-
-def influences(run: Callable[[Job], Outcome], job: Job) -> Tensor:
-    """(B, L, L): whether another token j changes output i of its sample; the diagonal is False."""
-    before = run(job).output.detach()
-    determined = ~before.isnan().any(-1)[..., None]  # a row that is NaN shows nothing
-    rounding = SLACK[before.dtype] * before.abs().nan_to_num(0.0).max()
-    columns = []
-    for j in range(LENGTH):
-        x = job.query.clone()
-        x[:, j] = 1.0 - 2.0 * x[:, j]
-        after = run(job.with_input(x)).output.detach()
-        columns.append(~((after - before).abs().amax(-1) <= rounding))  # a NaN is a change
-    return torch.stack(columns, -1) & determined & ~torch.eye(LENGTH, dtype=torch.bool)
-
-
-def _equal(influence: Tensor, mask: Mask, job: Job) -> bool:
-    """Whether exactly the other tokens that a mask allows have an influence."""
-    others = ~torch.eye(LENGTH, dtype=torch.bool)
-    allowed = mask.dense(job.shape)[:, 0].expand(job.shape.batch, -1, -1)
-    return bool((influence == allowed & others).all())
-
-
-def _with_forms(
-    conventions: Conventions, job: Job, fits: tuple["Fits", ...] | None = None
-) -> Conventions:
-    """For each mask argument the best encoding, with every shape that works."""
-    fits = fits or (_influential, partial(_explained, most=1), partial(_explained, most=2))
-    kept: list[MaskForm] = []
-    certain = True
-    for argument in conventions.runner.signature.masks:
-        trials = _trials(conventions, job, argument)
-        exact = [trial.form for trial in trials if trial.seen.right]
-        same = [form for form in exact if form.encoding == exact[0].encoding]
-        kept += same or _alike(trials, conventions.neutral, fits)
-        certain = certain and (
-            bool(exact) or any(_influential(trial) for trial in _single_entries(trials))
-        )
-    return replace(conventions, forms=tuple(kept), certain=certain)
-
-
-@dataclass(frozen=True, eq=False)
-class _MaskTrial:
-    """One mask form that did not raise, and its observation."""
-
-    form: MaskForm
-    seen: Observation
-    runner: Runner
-    masks: Masks
-
-    def run(self, job: Job) -> Outcome:
-        return self.runner.run(job, self.masks)
-
-
-Fits = Callable[[_MaskTrial], bool]  # whether an encoding fits what was observed
-
-
-def _trials(conventions: Conventions, job: Job, argument: str) -> list[_MaskTrial]:
-    runner, trials = conventions.runner, []
-    padded, pairs = (
-        replace(job, mask=mask & conventions.base) for mask in (PADDED, random_pairs(seed=3))
-    )
-    for form in conventions.forms:
-        tried = pairs if "q" in form.shape.split() else padded
-        encoded = form.encode(tried.allowed) if form.argument == argument else None
-        outcome = None if encoded is None else _attempt(runner, tried, form)
-        if encoded is not None and outcome is not None:
-            seen = Observation(tried, outcome)
-            trials.append(_MaskTrial(form, seen, runner, {argument: encoded}))
-    return trials
-
-
-def _single_entries(trials: list[_MaskTrial]) -> list[_MaskTrial]:
-    return list({trial.form.encoding: trial for trial in reversed(trials)}.values())[::-1]
-
-
-def _alike(trials: list[_MaskTrial], must: bool, ways: tuple[Fits, ...]) -> list[MaskForm]:
-    """Every shape of the best encoding where none equals the oracle.
-
-    Where nothing fits, no mask is given, so that a guess does not count against the target; where
-    a mask is required, the first encoding is taken.
-    """
-    for fits in (*ways, *((bool,) if must else ())):
-        for trial in _single_entries(trials):
-            if fits(trial):
-                return [t.form for t in trials if t.form.encoding == trial.form.encoding]
-    return []
-
-
-def _influential(trial: _MaskTrial) -> bool:
-    """Whether exactly the tokens that the mask allows have an influence."""
-    job = trial.seen.job
-    return _equal(influences(trial.run, job), job.mask, job)
-
-
-def _explained(trial: _MaskTrial, most: int) -> bool:
-    return bool(explain([trial.seen], most=most))
+def _finished(chosen: Conventions, search: _Search) -> Conventions:
+    job = search.job(chosen.runner, position=chosen.position)
+    return with_forms(chosen, job)
 
 
 def black_box(
     target: object, name: str, size: tuple[int, int], seed: int, why: NotRecognised, log: CallLog
 ) -> Conventions | None:
-    """The conventions of a target with unknown weights; None where they are not found.
+    """The conventions of a target with unknown weights, by the influence of tokens.
 
-    `size` is E and H, and `why` the error of the search for its weights.
+    None where they are not found. `size` is E and H, and `why` the error of the search for its
+    weights.
     """
     cls = target if isinstance(target, type) else type(target)
     if not issubclass(cls, nn.Module):
         return None
-
-    @cache
-    def instance(dropout: float) -> nn.Module:
-        return target if isinstance(target, nn.Module) else make(cls, *size, dropout)
-
     try:
-        module = ModuleRunner(
-            make=instance,
-            signature=read_signature(instance(0.0).forward, f"{name}.forward"),
-            binding=Binding({}),
-            drops=cls is target and takes_dropout(cls),
-            either_axis_order="batch_first" not in inspect.signature(cls).parameters,
-            log=log,
-        )
-        return observe(BlackBoxRunner(module, why, module.signature, module.drops), *size, seed)
+        for own in sizes_for(target, size, NOTHING):
+            if isinstance(target, nn.Module):
+                blanks = [blank_runner(lambda _p: target, name, log)]
+            else:
+                calls = constructions(cls, Sizes(*own), NOTHING)
+                blanks = [blank_runner(cache(c.build), name, log, c.drops) for c in calls]
+            for blank in blanks:
+                box = BlackBoxRunner(blank, why, blank.signature, blank.drops)
+                found = _observed(box.variants, own, seed)
+                if found is not None:
+                    return found
     except NotRecognised:
         return None
+    return None
+
+
+def _observed(runners: Iterable[Runner], size: tuple[int, int], seed: int) -> Conventions | None:
+    job = self_job(*size, length=LENGTH, seed=seed)
+    found: list[Conventions] = []
+    for i, runner in enumerate(runners):
+        try:
+            neutral, forms = _callable(runner, job, describe=False)
+        except BadFile:
+            continue
+        found.append(
+            Conventions(runner, full(), forms, neutral, certain=False, variant=i, size=size)
+        )
+    search = _Search(size, seed, NOTHING, found)
+    seen = [(c, influences(run, job)) for c in found if (run := search.run_of(c))]
+    for candidate, influence in seen:
+        for mask in (full(), causal()):
+            if equal_influence(influence, mask, job):
+                return with_forms(replace(candidate, base=mask), job, (influential,))
+    some = [candidate for candidate, influence in seen if bool(influence.any())]
+    return with_forms(some[0], job, (influential,)) if some else None

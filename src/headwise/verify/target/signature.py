@@ -1,91 +1,32 @@
-"""The signature of a target: the role of each argument, and the forms of its masks."""
+"""The signature of a target: the possible roles of its arguments, the likely ones first."""
 
 import ast
 import inspect
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from headwise.lang import Text
-from headwise.shapes import Allowed
 from headwise.verify.target import not_recognised
+from headwise.verify.target.mask_forms import ADDED, LENGTHS
 
 FIRST = ("x", "query", "q", "queries", "hidden_states", "input", "inputs", "xs", "src", "qx")
 OTHERS = ("key", "keys", "k", "value", "values", "v", "context", "memory", "kv", "y", "enc", "kx")
-ADDED = ("attention_bias", "attn_bias", "score_bias", "position_bias", "relative_position_bias")
-LENGTHS = (
-    *("valid_lens", "valid_len", "valid_length", "valid_lengths", "lengths", "lens", "seq_lens"),
-    *("seq_lengths", "key_lengths", "key_lens", "src_lengths", "src_lens", "sequence_lengths"),
-)
 OTHER_MASKS = ("head_mask", "layer_head_mask", "cross_attn_head_mask")
 """Masks of heads, not of keys."""
 OTHER_TEXT = ("encoder_", "memory_", "cross_")
 """Prefixes of masks of another sequence, which self-attention does not have."""
-FLAGS = ("is_causal", "causal")
-ANGLES = ("position_embeddings",)
-"""Arguments that take the cosines and sines by which q and k are rotated."""
-
-Encoding = Literal["may", "blocked", "additive", "ones", "zeros", "lengths"]
-ENCODINGS: tuple[Encoding, ...] = ("may", "blocked", "additive", "ones", "zeros")
-"""Booleans that are True where a query may attend, or where it may not; floats that are added;
-floats that are 1 where it may attend, or where it may not. Arguments of lengths take "lengths", the
-number of real keys of each sample."""
-
-SHAPES = ("q k", "b 1 q k", "b q k", "1 1 q k", "b h q k", "b k", "b 1 1 k")
-
-
-@dataclass(frozen=True)
-class MaskForm:
-    """The form of a mask: its argument, its axes, and what its values mean."""
-
-    argument: str
-    shape: str
-    encoding: Encoding
-
-    def encode(self, allowed: Allowed) -> Tensor | None:
-        """The mask (B, H, Lq, Lk) in this form, or None where the form cannot say it."""
-        if self.encoding == "lengths":
-            return lengths_of(allowed)
-        shaped = _shaped(allowed, self.shape)
-        if shaped is None or self.encoding == "may":
-            return shaped
-        if self.encoding == "blocked":
-            return ~shaped
-        if self.encoding == "additive":
-            return torch.zeros(shaped.shape).masked_fill(~shaped, -torch.inf)
-        return (shaped if self.encoding == "ones" else ~shaped).float()
-
-
-def lengths_of(allowed: Allowed) -> Tensor | None:
-    """How many keys of each sample are real, (B,), or None where the mask says something else."""
-    shaped = _shaped(allowed, "b k")
-    if shaped is None:
-        return None
-    lengths = shaped.sum(-1)
-    first = torch.arange(shaped.shape[1]) < lengths[:, None]
-    return lengths if bool((first == shaped).all()) else None
-
-
-def pads(argument: str) -> bool:
-    """Whether an argument says which keys of a sample are real, and nothing else."""
-    return "padding" in argument or argument.lower() in LENGTHS
-
-
-def _shaped(allowed: Allowed, shape: str) -> Tensor | None:
-    axes = shape.split()
-    sizes = {"k": allowed.shape[3], "1": 1}
-    for axis, letter in enumerate("bhq"):
-        if letter not in axes:
-            first = allowed.narrow(axis, 0, 1)
-            if not bool((allowed == first).all()):
-                return None
-            allowed = first
-        sizes[letter] = allowed.shape[axis]
-    return allowed.reshape([sizes[letter] for letter in axes])
+ANGLES = re.compile(r"(?i)(^|_)(cos|sin|freqs?|cis|rope|rotary|position_embeddings)")
+"""Arguments that take cosines, sines or complex numbers by which q and k are rotated."""
+WEIGHTS = re.compile(r"(?i)(return|need|output|with|get|ret)\w*(attn|attention|weight|prob|score)")
+"""Flags that ask for the weights of each head."""
+SKIPPED = re.compile(
+    r"(?i)cache|past|^state|pos(ition)?s?(_ids?)?$|start|step|offset|layer|train|idx|index|^incremental"
+)
+"""Arguments of a cache or of a training loop."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +34,16 @@ class Signature:
     """How a function takes its tensors.
 
     Attributes:
-        tensors: the one to three arguments that are query, key and value, each with its role: "x",
+        tensors: the one to three arguments that are query, key and value, with their roles: "x",
             "q", "k", "v" or "kv".
-        masks: the arguments that look like masks.
-        needs_mask: whether a mask is required.
-        extras: arguments that ask for the weights of each head.
+        masks: the arguments that are masks, by their name.
+        needs_mask: whether a mask is required; None is tried first.
+        extras: arguments that ask for the weights of each head, constants, and None for masks.
         left: arguments that are left at their default.
         flags: those among them that ask for a causal mask.
         angles: arguments that take cosines and sines (B, L, D).
+        maybe: arguments of another name that are None by default, and may be masks.
+        optional: tensors among them that may be left out.
     """
 
     tensors: tuple[tuple[str, str], ...]
@@ -110,6 +53,8 @@ class Signature:
     left: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     angles: tuple[str, ...] = ()
+    maybe: tuple[str, ...] = ()
+    optional: frozenset[str] = field(default=frozenset())
 
     def arguments(self, query: Tensor, key: Tensor, value: Tensor) -> dict[str, object]:
         """The tensors by name, and the extras."""
@@ -123,42 +68,127 @@ class Signature:
 
 
 def read_signature(function: Callable[..., object], name: str) -> Signature:
-    """Recognise the arguments of ``forward`` or of a function by their names.
+    """The likeliest roles of the arguments of ``forward`` or of a function.
 
     Raises:
         BadFile: if there is an argument that must be given and is not recognised.
     """
+    return signatures(function, name)[0]
+
+
+def signatures(function: Callable[..., object], name: str) -> tuple[Signature, ...]:
+    """The possible roles of the arguments of ``forward`` or of a function, the likely ones first.
+
+    Raises:
+        BadFile: if no argument can be the input.
+    """
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     every = parameters_of(function, name)
     parameters = [p for p in every if p.kind not in variadic and p.name != "self"]
-    masks = tuple(p.name for p in parameters if _mask(p.name.lower()))
-    angles = tuple(p.name for p in parameters if p.name in ANGLES)
-    tensors = [p for p in parameters if p.name not in (*masks, *angles) and _tensor(p)]
-    crosses = any(p.name.startswith(OTHER_TEXT) for p in tensors)
-    masks = tuple(name for name in masks if crosses or not name.startswith(OTHER_TEXT))
-    required = [p for p in parameters if p.default is p.empty]
-    unknown = [p.name for p in required if p not in tensors and p.name not in (*masks, *angles)]
-    if unknown or not 1 <= len(tensors) <= 3:
-        words = ", ".join(unknown or [p.name for p in parameters]) or "()"
+    result = tuple(_readings(parameters))
+    if not result:
+        words = ", ".join(p.name for p in parameters) or "()"
         raise not_recognised(
             Text("the arguments {words} of {name} are not recognised", words=words, name=name)
         )
-    flags = {"need_weights": True, "average_attn_weights": False}
-    extras: dict[str, object] = {p.name: flags[p.name] for p in parameters if p.name in flags}
-    used = {*masks, *extras, *angles, *(p.name for p in tensors)}
+    return result
+
+
+def _readings(parameters: list[inspect.Parameter]) -> Iterator[Signature]:
+    masks = [p.name for p in parameters if _mask(p)]
+    angles = [p.name for p in parameters if p.name not in masks and ANGLES.search(p.name)]
+    rest = [p for p in parameters if p.name not in (*masks, *angles)]
+    constants = {p.name: _constant(p) for p in rest if _skipped(p)}
+    tensors = [p for p in rest if p.name not in constants and _tensor(p)]
+    crosses = any(p.name.startswith(OTHER_TEXT) for p in tensors)
+    masks = [n for n in masks if crosses or not n.startswith(OTHER_TEXT) or len(masks) == 1]
+    known = [p for p in tensors if p.name.lower() in (*FIRST, *OTHERS)]
+    for count in _counts(len(tensors), len(known)):
+        inputs, others = tensors[:count], tensors[count:]
+        if any(p in known for p in others):
+            inputs, others = known[:count], [p for p in tensors if p not in known[:count]]
+        yield _signature(parameters, inputs, masks, others, angles, constants)
+    context = [
+        p for p in rest if p.default is None and p not in tensors and p.name not in constants
+    ]
+    for parameter in context if len(tensors) == 1 else ():
+        yield _signature(parameters, [*tensors, parameter], masks, [], angles, constants)
+
+
+def _counts(tensors: int, known: int) -> tuple[int, ...]:
+    """How many of the arguments may be query, key and value: the others are masks."""
+    if tensors > 3:
+        return (3, 2, 1) if known in (0, 3) else tuple(dict.fromkeys((known, 3, 1)))
+    if known and known < tensors:
+        return (known, tensors) if known != 1 or tensors < 3 else (tensors, known)
+    return {0: (), 1: (1,), 2: (2, 1), 3: (3, 2, 1)}[tensors]
+
+
+def _signature(
+    parameters: list[inspect.Parameter],
+    inputs: list[inspect.Parameter],
+    masks: list[str],
+    others: list[inspect.Parameter],
+    angles: list[str],
+    constants: dict[str, object],
+) -> Signature:
+    """One reading; further arguments that must be given are masks."""
+    required = [p for p in parameters if p.default is p.empty]
+    given = [p.name for p in others if p in required]
+    masks = [*masks, *given]
+    weights = {"need_weights": True, "average_attn_weights": False}
+    extras = {
+        p.name: weights.get(p.name, True)
+        for p in parameters
+        if p.name in weights or (p.default is False and WEIGHTS.search(p.name))
+    }
+    extras |= constants | {p.name: None for p in required if p.name in masks}
+    used = {*masks, *extras, *angles, *(p.name for p in inputs)}
+    maybe = [p.name for p in parameters if p.default is None and p.name not in used]
+    maybe = [name for name in maybe if not SKIPPED.search(name)]
+    left = [p.name for p in parameters if p.name not in used and p.name not in maybe]
     return Signature(
-        tensors=_roles([p.name for p in tensors]),
-        masks=masks,
+        tensors=_roles([p.name for p in inputs]),
+        masks=tuple(masks),
         needs_mask=any(p.name in masks for p in required),
         extras=extras,
-        left=tuple(p.name for p in parameters if p.name not in used),
-        flags=tuple(p.name for p in parameters if p.name in FLAGS and p.default is False),
-        angles=angles,
+        left=tuple(left),
+        flags=tuple(
+            p.name for p in parameters if p.default is False and "causal" in p.name.lower()
+        ),
+        angles=tuple(angles),
+        maybe=tuple(maybe),
+        optional=frozenset(p.name for p in inputs if p not in required),
     )
 
 
-def _mask(name: str) -> bool:
+def _skipped(parameter: inspect.Parameter) -> bool:
+    """Whether an argument is none of tensors and masks: of a cache, a flag, a number."""
+    word = str(getattr(parameter.annotation, "__name__", parameter.annotation)).lower()
+    plain = word in ("int", "bool", "float", "str", "dict")
+    return parameter.default is parameter.empty and (plain or bool(SKIPPED.search(parameter.name)))
+
+
+def _constant(parameter: inspect.Parameter) -> object:
+    """What an argument of a cache or a training loop is given where it is required."""
+    word = str(getattr(parameter.annotation, "__name__", parameter.annotation)).lower()
+    if "bool" in word or re.search(r"(?i)train|use_|is_|causal", parameter.name):
+        return False
+    numeric = "int" in word or re.search(r"(?i)pos|start|step|offset|layer|idx", parameter.name)
+    return 0 if numeric else None
+
+
+def _mask(parameter: inspect.Parameter) -> bool:
+    name = parameter.name.lower()
+    if isinstance(parameter.default, bool):
+        return False
     return ("mask" in name and name not in OTHER_MASKS) or name in (*ADDED, *LENGTHS)
+
+
+def without_weights(signature: Signature) -> Signature:
+    """The same without asking for the weights of each head."""
+    extras = {n: v for n, v in signature.extras.items() if v is not True or n == "need_weights"}
+    return replace(signature, extras=extras)
 
 
 def parameters_of(function: Callable[..., object], name: str) -> list[inspect.Parameter]:
@@ -214,22 +244,3 @@ def _roles(names: list[str]) -> tuple[tuple[str, str], ...]:
     letters = [name.lower().removeprefix("x_")[0] for name in names]
     roles = letters if sorted(letters) == ["k", "q", "v"] else ["q", "k", "v"]
     return tuple(zip(names, roles, strict=True))
-
-
-def forms_for(signature: Signature) -> tuple[MaskForm, ...]:
-    """Every form a mask of this signature could have, the likely ones first.
-
-    An argument called padding takes (B, Lk), one of lengths takes (B,), and what is called a bias
-    is added; in PyTorch's own names True means blocked.
-    """
-    forms: list[MaskForm] = []
-    for argument in signature.masks:
-        name = argument.lower()
-        if name in LENGTHS:
-            forms.append(MaskForm(argument, "b", "lengths"))
-            continue
-        encodings: tuple[Encoding, ...] = ("additive",) if name in ADDED else ENCODINGS
-        shapes = ("b k",) if "padding" in name else SHAPES
-        forms += [MaskForm(argument, shape, code) for code in encodings for shape in shapes]
-    pytorch = ("attn_mask", "key_padding_mask")
-    return tuple(sorted(forms, key=lambda f: f.argument in pytorch and f.encoding == "may"))
