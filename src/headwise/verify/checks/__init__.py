@@ -1,6 +1,6 @@
 """What a check is, what it examines, and how a trial becomes evidence."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -37,6 +37,9 @@ class Subject:
         together: the module with the two sides of a mask ``a & b`` in two arguments, or None.
         jobs: the jobs of `masked_job`, whose oracle is computed once for all checks.
         position: the position encoding that is part of it, or None.
+        any_position: whether it takes jobs with any position encoding.
+        resized: the subject for another E and H, or None where it cannot have them.
+        unused: the names of the parameters beside the weights that have no effect.
         may_raise: whether an exception refuses a job, as a user's code does; else it is a failure.
         raised: the errors of the jobs that it refused so.
         truth: where the weights are unknown and there is no oracle: the output that a job should
@@ -56,6 +59,9 @@ class Subject:
     base: Mask = field(default_factory=full)
     truth: Callable[[Job, torch.dtype], Tensor] | None = None
     position: Position | None = None
+    any_position: bool = False
+    resized: Callable[[int, int], "Subject | None"] | None = None
+    unused: Callable[[], Sequence[str]] | None = None
     may_raise: bool = False
     raised: list[Exception] = field(default_factory=list, repr=False, compare=False)
     jobs: dict[object, Job] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -93,7 +99,17 @@ def of_pipeline(name: str, pipeline: Pipeline) -> Subject:
         positioned = isinstance(what, Call) and what.position.stages - {Stage.INPUT}
         return Text("it has no position") if positioned else None
 
-    return Subject(name, attend=pipeline.attend, module=module, refuses=refuses)
+    def resized(embed_dim: int, heads: int) -> Subject:
+        return Subject(name, module=module, refuses=refuses, embed_dim=embed_dim, heads=heads)
+
+    return Subject(
+        name,
+        attend=pipeline.attend,
+        module=module,
+        refuses=refuses,
+        any_position=True,
+        resized=resized,
+    )
 
 
 def attend(subject: Subject, call: Call) -> Result | None:

@@ -7,16 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from headwise.call import Call
 from headwise.lang import Text
 from headwise.masks import causal, from_tensor, full, padding
 from headwise.positions import Rotary
-from headwise.reference import reference
 from headwise.verify.checks import LENGTH, PADDED, Subject, attempt, masked_job
 from headwise.verify.checks.edge_cases import refusals
-from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import Job, Outcome, cross_job
-from headwise.verify.oracle.tolerance import judge, judge_job
+from headwise.verify.oracle.tolerance import judge_job
 from headwise.verify.target.conventions import Conventions
 from headwise.verify.target.module_runner import ModuleRunner
 from headwise.verify.target.parameter_names import Binding
@@ -48,6 +45,12 @@ def _calls(conventions: Conventions) -> Iterator[Text]:
         yield Text("it works on NumPy's arrays: it has no gradients to verify")
     if "out" in runner.lacks:
         yield Text("it has no output projection")
+    if isinstance(conventions.position, Rotary):
+        pairs = conventions.position.pairs
+        yield Text('it rotates queries and keys as by Rotary(pairs="{pairs}")', pairs=pairs)
+    elif conventions.position is not None:
+        name = type(conventions.position).__name__
+        yield Text("it adds the position bias of {name}", name=name)
     if base == causal():
         yield Text("it has its own causal mask")
     elif base != full():
@@ -147,8 +150,11 @@ def choices(conventions: Conventions, subject: Subject) -> Iterator[Text]:
     if isinstance(runner, ModuleRunner):
         yield from _scope(runner)
         yield from _silent_hooks(runner, subject)
-        for argument in runner.signature.angles:
-            yield _turned(conventions, runner, argument, subject)
+        names = ", ".join(runner.signature.angles)
+        if names and conventions.position is None:
+            yield Text(
+                "{names}: tried with angles of 0 only; its rotation was not verified", names=names
+            )
     yield from _leaks(subject)
 
 
@@ -248,41 +254,3 @@ def _leaks(subject: Subject) -> Iterator[Text]:
         yield Text(
             "NaN in a masked value reaches the output (0 · NaN is NaN); headwise keeps it out"
         )
-
-
-def _turned(
-    conventions: Conventions, runner: ModuleRunner, argument: str, subject: Subject
-) -> Text:
-    """How q and k are rotated by the cosines and sines of consecutive positions."""
-    job = masked_job(subject, torch.float32, conventions.base)
-    dim = job.head_dim
-    unturned = Text(
-        "{argument}: tried with angles of 0 only; its rotation was not verified", argument=argument
-    )
-    if dim % 2:
-        return unturned
-    angles = torch.arange(LENGTH)[:, None] * 10000.0 ** -(torch.arange(0, dim, 2) / dim)
-    for pairs, spread in (
-        ("halves", torch.cat((angles, angles), -1)),
-        ("neighbours", angles.repeat_interleave(2, -1)),
-    ):
-        whole = spread.expand(job.query.shape[0], -1, -1).to(job.query.dtype)
-        angles_of = {argument: (whole.cos(), whole.sin())}
-        try:
-            outcome = replace(runner, options=angles_of).run(job, conventions.masks(job) or {})
-        except Exception:
-            return unturned
-        plain, exact = (_with_rotary(job.to(d), pairs) for d in (job.query.dtype, torch.float64))
-        if judge(outcome.output, plain, exact).accepted:
-            return Text(
-                '{argument}: q and k are rotated as by Rotary(pairs="{pairs}") (found by trial)',
-                argument=argument,
-                pairs=pairs,
-            )
-    return Text("{argument}: q and k are not rotated as by Rotary", argument=argument)
-
-
-def _with_rotary(job: Job, pairs: str) -> Tensor:
-    q, k, v = steps.projected_heads(job)
-    call = Call.of(q, k, v, mask=job.mask, position=Rotary(job.head_dim, pairs=pairs))
-    return steps.joined_output(job, reference(call, q.dtype).output.to(q.dtype))

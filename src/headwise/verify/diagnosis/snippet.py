@@ -14,7 +14,7 @@ from headwise.verify.checks.mutation_testing import CheckResult
 from headwise.verify.oracle import oracle, steps
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import judge
-from headwise.verify.target.candidates import candidates
+from headwise.verify.target.resizing import at_size
 from headwise.verify.target.conventions import Conventions, Runner
 from headwise.verify.target.module_runner import ModuleRunner
 from headwise.verify.target.runners import FunctionRunner
@@ -98,7 +98,7 @@ def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: s
     (imports, target), embed_dim, heads = _loaded(name), job.query.shape[-1], job.heads
     x = job.query.transpose(0, 1) if runner.sequence_first else job.query
     arguments = runner.signature.arguments(x, x, x)
-    arguments |= runner.signature.zero_angles(job.query, job.head_dim) | dict(masks)
+    arguments |= runner.turned(job) | dict(masks)
     written = {key: "x" if value is x else _literal(value) for key, value in arguments.items()}
     words = ", ".join(f'"{key}": {value}' for key, value in written.items())
     call = [f"result = functional_call(module, weights, (), {{{words}}})"]
@@ -230,7 +230,7 @@ def minimise(
     """For each failing check, by name, source of a minimal failing input."""
     smaller = () if isinstance(target, torch.nn.Module) else SIZES
     sizes = (*smaller, conventions.size)
-    instance = cache(partial(_sized, target, name, conventions))
+    instance = cache(partial(at_size, target, name, conventions))
 
     @cache
     def shown(what: str, word: str) -> str | None:
@@ -257,43 +257,13 @@ def _masks(finding: CheckResult) -> list[str]:
     return [word for word, _ in MASKS if word and word in words] or [word for word, _ in MASKS]
 
 
-def _sized(
-    target: object, name: str, conventions: Conventions, size: tuple[int, int]
-) -> Conventions | None:
-    """The target constructed for a size; None where it cannot be that small."""
-    try:
-        found = candidates(target, name, size, conventions.stated, conventions.runner.log)
-        for candidate in found:
-            for variant in candidate.runner.variants:
-                if candidate.size == size and _read_alike(variant, conventions.runner):
-                    return replace(conventions, runner=variant, size=size)
-    except Exception:
-        return None
-    return None
-
-
-def _read_alike(runner: Runner, other: Runner) -> bool:
-    """Whether two runners of one target are read by the same conventions."""
-    if not isinstance(runner, ModuleRunner) or not isinstance(other, ModuleRunner):
-        return runner.signature == other.signature and vars(runner).keys() == vars(other).keys()
-    mine, its = runner.binding, other.binding
-    return (
-        runner.axes == other.axes
-        and runner.residual == other.residual
-        and runner.signature == other.signature
-        and (mine.layout, mine.interleaved) == (its.layout, its.interleaved)
-        and [s.name for s in mine.slots] == [s.name for s in its.slots]
-        and [s.transposed for s in mine.slots] == [s.transposed for s in its.slots]
-        and runner.binding.places.keys() == other.binding.places.keys()
-    )
-
-
 def _jobs(conventions: Conventions, masked: Callable[[int, int], Mask]) -> Iterator[Job]:
     for length in range(1, LONGEST + 1):
         for batch in range(1, LARGEST_BATCH + 1):
             mask = masked(batch, length) & conventions.base
             job = self_job(*conventions.size, batch=batch, length=length, mask=mask)
-            yield job.fitted(conventions.runner.lacks, conventions.runner.groups)
+            job = job.fitted(conventions.runner.lacks, conventions.runner.groups)
+            yield replace(job, position=conventions.position)
 
 
 def _simplified(conventions: Conventions, job: Job, what: str) -> Job:

@@ -11,10 +11,11 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.lang import Text
 from headwise.masks import padding
-from headwise.verify.checks import LENGTH, Subject, compute, masked_job
+from headwise.verify.checks import LENGTH, Subject, compute, masked_job, of_pipeline, unmasked_job
 from headwise.verify.checks.contract import BLACK_BOX, CONTRACT, MASKS, jobs
 from headwise.verify.checks.edge_cases import COMPILED, edge_case_jobs
-from headwise.verify.checks.mutation_testing import CheckResult, examine, mutant
+from headwise.verify.checks.mutation_testing import CheckResult, examine
+from headwise.verify.checks.special_cases import OTHER_SIZES
 from headwise.verify.diagnosis import first_difference, first_inside, matching_quantities, record
 from headwise.verify.diagnosis.notes import notes_on
 from headwise.verify.diagnosis.snippet import minimise
@@ -22,10 +23,12 @@ from headwise.verify.diagnosis.source_line import SourceLine, likely_lines
 from headwise.verify.mistakes import MISTAKES, Mistake, Observation, explain, explain_gradients
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
+from headwise.verify.oracle.pipeline import Pipeline
 from headwise.verify.target import NotRecognised, no_memory, not_recognised, one_line
 from headwise.verify.target.conventions import Conventions
 from headwise.verify.target.discovery import black_box, discover
 from headwise.verify.target.guarded_call import OutOfMemory
+from headwise.verify.target.resizing import at_size, unused_parameters
 from headwise.verify.target.runners import FunctionRunner, subject_of
 from headwise.verify.target.runners import compiled as under_compile
 from headwise.verify.target.stated import NOTHING, Stated
@@ -164,7 +167,7 @@ def _reported(target: object, called: Called, seed: int, watch: Watch, stated: S
     log = partial(watch, "call")
     try:
         conventions = discover(target, name, size, seed, stated, log)
-        subject, checks = conventions.subject(name, *conventions.size), CONTRACT
+        subject, checks = _subject(target, name, conventions), CONTRACT
     except NotRecognised as error:
         observed = black_box(target, name, size, seed, error, log)
         if observed is None:
@@ -181,6 +184,17 @@ def _reported(target: object, called: Called, seed: int, watch: Watch, stated: S
     notes = notes_on(conventions, subject)
     own = (name, *conventions.size)
     return Report(*own, tuple(findings), *diagnosis, conventions, notes, seed, not_compared=why)
+
+
+def _subject(target: object, name: str, conventions: Conventions) -> Subject:
+    """The target as a subject that can be had at another size."""
+
+    def resized(embed_dim: int, heads: int) -> Subject | None:
+        own = at_size(target, name, conventions, (embed_dim, heads))
+        return None if own is None else own.subject(name, embed_dim, heads)
+
+    subject = conventions.subject(name, *conventions.size)
+    return replace(subject, resized=resized, unused=partial(unused_parameters, conventions))
 
 
 Diagnosis = tuple[str | None, frozenset[str], tuple[tuple[Mistake, ...], ...]]
@@ -233,18 +247,40 @@ def _mistakes(
         return explain_gradients(lambda job: compute(subject, job) or seen[0].outcome, tried)
     candidates = [m for m in MISTAKES for f in failed if _fails_alike(m, f, subject)]
     rare = _observed(partial(compute, subject), edge_case_jobs(subject, DTYPE, names))
+    if "another_size" in names:
+        rare += _at_other_sizes(subject)
     return explain([*seen, *rare], candidates, most=1 if rare else 2)
+
+
+def _at_other_sizes(subject: Subject) -> list[Observation]:
+    """Observations of the target at another E, H and D."""
+    for size in OTHER_SIZES:
+        other = None if subject.resized is None else subject.resized(*size)
+        if other is not None and size[0] // size[1] != subject.embed_dim // subject.heads:
+            seen = _observed(partial(compute, other), [unmasked_job(other, DTYPE)])
+            if seen:
+                return seen
+    return []
 
 
 def _fails_alike(mistake: Mistake, finding: CheckResult, subject: Subject) -> bool:
     """Whether a mistake's check fails in the same trial for the mistake and the target."""
     if mistake.check != finding.check.name:
         return False
-    if finding.check.name == "inputs_unchanged":  # its trials have the names of arguments
-        return True
+    if finding.check.name in ("inputs_unchanged", "parameters_used"):  # trials name arguments
+        return finding.failed.startswith(("mask:", "parameter ")) == (mistake.subject is not None)
+    plain = Pipeline().with_steps(mistake.replacement)
+    module = of_pipeline(mistake.name, plain)
     wrong = replace(
-        subject, module=mutant(mistake).module, attend=None, ways=None, together=None, truth=None
+        subject,
+        module=module.module,
+        resized=module.resized,
+        attend=None,
+        ways=None,
+        together=None,
+        truth=None,
     )
+    wrong = wrong if mistake.subject is None else mistake.subject(wrong)
     return examine(finding.check, wrong, DTYPE).failed == finding.failed
 
 

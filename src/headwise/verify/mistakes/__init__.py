@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from headwise.verify.mistakes.attention import INSIDE
 from headwise.verify.mistakes.masking import MASKING
 from headwise.verify.mistakes.mistake import Mistake, Replacement, combine
+from headwise.verify.mistakes.position_mistakes import POSITIONS
 from headwise.verify.mistakes.projections import AROUND
 from headwise.verify.mistakes.rare_inputs import EDGES
 from headwise.verify.oracle.jobs import Job, Outcome
@@ -19,12 +20,12 @@ from headwise.verify.oracle.pipeline import QUANTITIES, Pipeline
 from headwise.verify.oracle.steps import STEPS
 from headwise.verify.oracle.tolerance import judge, judge_gradients, judge_job
 
-MISTAKES: tuple[Mistake, ...] = (*INSIDE, *MASKING, *AROUND, *EDGES)
+MISTAKES: tuple[Mistake, ...] = (*INSIDE, *MASKING, *AROUND, *POSITIONS, *EDGES)
 
 __all__ = ["MISTAKES", "Mistake", "combine"]
 
 
-GRADIENTS = ("gradients", "masked_gradients")
+GRADIENTS = ("gradients", "masked_gradients", "module_gradients")
 """The checks of mistakes that leave every output correct."""
 
 FAR = 2.0**-4  # no rounding changes an output by more than this share of its largest number
@@ -58,6 +59,13 @@ class Observation:
         """The output without a mistake, in the job's dtype and in float64."""
         return _output(Pipeline(), self.job), _output(Pipeline(), self.wide)
 
+    def distance(self, replacement: Replacement) -> Tensor:
+        """How far the output with a replacement is from the target's, in mean square."""
+        exact = _output(Pipeline().with_steps(replacement), self.wide)
+        if exact is None or exact.shape != self.outcome.output.shape:
+            return torch.tensor(torch.inf)
+        return (self.outcome.output.detach() - exact)[self.known].square().mean()
+
     @cached_property
     def right(self) -> bool:
         """Whether it equals the oracle."""
@@ -82,9 +90,20 @@ def explain(
         for tried in (observations, first) if masked else (observations,):
             for size in range(1, most + 1):
                 sets = tuple(s for s in _sets(tried, mistakes, size) if reproduces(s, tried))
+                sets = sets or tuple((m,) for m in _fitted(tried, mistakes) if size == 1)
                 if sets:
                     return sets
     return ()
+
+
+def _fitted(observations: Sequence[Observation], mistakes: Sequence[Mistake]) -> Iterator[Mistake]:
+    """The mistakes with a number that fits the observations and reproduces all of them."""
+    for mistake in mistakes:
+        found = None if mistake.fit is None else mistake.fit(observations)
+        if found is not None:
+            own = replace(mistake, replacement=found.replacement, says=found.says, others=())
+            if reproduces((own,), observations):
+                yield own
 
 
 BEFORE_MASK = ("project", "split", "score", "scale")
@@ -105,7 +124,8 @@ def possible(
             break
         right.add(step)
     excluded = right & set(steps)
-    return tuple(m for m in mistakes if m.step not in excluded or set(m.replacement) - excluded)
+    replacing = (m for m in mistakes if m.replacement)
+    return tuple(m for m in replacing if m.step not in excluded or set(m.replacement) - excluded)
 
 
 def _sets(

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -29,6 +29,8 @@ OTHERS = ((24, 3), (32, 4), (64, 8))
 GROUPED = (30, 6)
 """E and H for targets with key/value heads of their own: two or three of them for six heads."""
 
+OTHERS_GROUPED = ((24, 6), (32, 4), (64, 8))
+
 LARGEST_SIZE, MOST_SIZES, MOST_HEADS = 4096, 4, 6
 
 
@@ -45,13 +47,22 @@ def sizes_for(target: object, size: tuple[int, int], stated: Stated) -> tuple[tu
     """E and H to try in turn: the given ones, and others where these are the default."""
     if size != DEFAULT or not isinstance(target, type) or not issubclass(target, nn.Module):
         return (size,)
-    return (GROUPED if "kv_heads" in counts(target, stated) else size, *OTHERS)
+    if "kv_heads" in counts(target, stated):
+        return (GROUPED, *OTHERS_GROUPED)
+    return (size, *OTHERS)
 
 
 def candidates(
-    target: object, name: str, size: tuple[int, int], stated: Stated, log: CallLog
+    target: object,
+    name: str,
+    size: tuple[int, int],
+    stated: Stated,
+    log: CallLog,
+    callable_ones: Sequence[object] = (),
 ) -> Iterator[Candidate]:
     """Every way to read a target, the likely ones first.
+
+    Alternatives are left out as soon as `callable_ones` holds something.
 
     Raises:
         BadFile: after the last one, if one could not be read; the message shows what to write.
@@ -67,7 +78,7 @@ def candidates(
             example=max(heads, 1) * 5,
         )
     if isinstance(target, type) and issubclass(target, nn.Module):
-        yield from _of_class(target, name, size, stated, log)
+        yield from _of_class(target, name, size, stated, log, callable_ones)
     elif isinstance(target, nn.Module):
         yield from _of_instance(target, name, size, stated, log)
     else:
@@ -75,7 +86,12 @@ def candidates(
 
 
 def _of_class(
-    cls: type[nn.Module], name: str, size: tuple[int, int], stated: Stated, log: CallLog
+    cls: type[nn.Module],
+    name: str,
+    size: tuple[int, int],
+    stated: Stated,
+    log: CallLog,
+    callable_ones: Sequence[object],
 ) -> Iterator[Candidate]:
     counted = counts(cls, stated)
     found: list[Candidate] = []
@@ -86,6 +102,8 @@ def _of_class(
             construction = next(calls, None)
             if construction is None:
                 break
+            if construction.alternative and callable_ones:
+                continue
             some = _of_construction(construction, name, stated, log, "heads" in counted)
             if "kv_heads" in counted:
                 found += some

@@ -11,7 +11,7 @@ from torch import nn
 from headwise.errors import BadFile
 from headwise.lang import Text
 from headwise.masks import Mask, causal, full
-from headwise.positions import ALiBi, Position, Rotary
+from headwise.positions import ALiBi, Position
 from headwise.verify.checks import LENGTH
 from headwise.verify.diagnosis import matching_quantities, record
 from headwise.verify.mistakes import MISTAKES, Observation, explain, possible
@@ -19,13 +19,14 @@ from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, self_job
 from headwise.verify.oracle.tolerance import judge_job
 from headwise.verify.target import NotRecognised, no_function, not_recognised, one_line
+from headwise.verify.target.angles import rotary_positions
 from headwise.verify.target.arguments import Sizes
 from headwise.verify.target.candidates import Candidate, candidates, sizes_for
 from headwise.verify.target.construct import constructions
 from headwise.verify.target.conventions import Conventions, Masks, Runner
 from headwise.verify.target.guarded_call import CallLog, no_log
 from headwise.verify.target.influence import Run, equal_influence, equivariant, influences, windows
-from headwise.verify.target.mask_forms import MaskForm
+from headwise.verify.target.mask_forms import ATTEND, BLOCKED, MaskForm
 from headwise.verify.target.mask_trials import attempt_form, influential, with_forms
 from headwise.verify.target.module_runner import ModuleRunner, blank_runner
 from headwise.verify.target.runners import BlackBoxRunner, FunctionRunner
@@ -56,14 +57,12 @@ def discover(
     first_error: BadFile | None = None
     searches: list[_Search] = []
     for own in sizes_for(target, size, stated):
-        found = candidates(target, name, own, stated, log)
+        found = candidates(target, name, own, stated, log, searches)
         while len(searches) < MOST_CANDIDATES:
             try:
                 candidate = next(found, None)
                 if candidate is None:
                     break
-                if candidate.alternative and searches:
-                    continue
                 search = _Search.of(candidate, seed, stated)
             except BadFile as error:
                 first_error = first_error or error
@@ -102,6 +101,7 @@ class _Search:
     stated: Stated
     readings: list[Conventions]
     jobs: dict[object, Job] = field(default_factory=dict)
+    encodings: dict[object, tuple[Position, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, candidate: Candidate, seed: int, stated: Stated) -> "_Search":
@@ -111,14 +111,15 @@ class _Search:
         for i, variant in enumerate(islice(candidate.runner.variants, MOST_READINGS)):
             job = search.job(variant)
             try:
-                neutral, forms = _callable(variant, job, describe=error is None)
+                called = _callable(variant, job, describe=error is None)
             except BadFile as raised:
                 error = error or raised
                 continue
-            search.readings.append(
+            base = causal() if stated.causal else full()
+            search.readings += [
                 Conventions(
                     variant,
-                    causal() if stated.causal else full(),
+                    base,
                     forms,
                     neutral,
                     certain=False,
@@ -126,7 +127,8 @@ class _Search:
                     size=candidate.size,
                     stated=stated,
                 )
-            )
+                for neutral, forms in called
+            ]
         if not search.readings:
             raise error or not_recognised(Text("it cannot be called"))
         return search
@@ -146,7 +148,7 @@ class _Search:
     @property
     def plain_readings(self) -> list[Conventions]:
         """The readings without the conventions that are taken only where a target is exact."""
-        plain = [r for r in self.readings if not _unusual(r.runner)]
+        plain = [r for r in self.readings if not _unusual(r.runner) and not self.idle(r)]
         return plain or self.readings
 
     @property
@@ -158,7 +160,8 @@ class _Search:
         """The first reading for which the target equals the oracle, with what it applies itself."""
         for mask in self.masks:
             for reading in self.readings:
-                if self.equals(reading, mask):
+                turned = isinstance(reading.runner, ModuleRunner) and reading.runner.angles
+                if not turned and not self.idle(reading) and self.equals(reading, mask):
                     return self.crossing(replace(reading, base=mask))
         for reading in self.readings:
             for position in self.positions(reading):
@@ -166,6 +169,22 @@ class _Search:
                     if self.equals(reading, mask, position):
                         return replace(reading, base=mask, position=position)
         return None if self.stated.causal else self.banded()
+
+    def idle(self, reading: Conventions) -> bool:
+        """Whether a reading leaves out what another one places: an output, a rotation."""
+        others = [other.runner for other in self.readings]
+        without = "out" in reading.runner.lacks
+        return without and any("out" not in other.lacks for other in others)
+
+    def still(self) -> Conventions | None:
+        """The first reading that is exact without the rotation that its arguments ask for."""
+        for mask in self.masks:
+            for reading in self.readings:
+                runner = reading.runner
+                angles = runner.angles if isinstance(runner, ModuleRunner) else None
+                if angles and not angles.turning and self.equals(reading, mask):
+                    return replace(reading, base=mask)
+        return None
 
     def equals(self, reading: Conventions, mask: Mask, position: Position | None = None) -> bool:
         """Whether the target without a mask equals the oracle with this mask and position."""
@@ -186,8 +205,10 @@ class _Search:
             return ()
         embed_dim, heads = self.size
         dim = embed_dim // heads
-        rotary = () if dim % 2 else (Rotary(dim, pairs="halves"), Rotary(dim, pairs="neighbours"))
-        return (*rotary, ALiBi(heads))
+        key = (dim, heads)
+        if key not in self.encodings:
+            self.encodings[key] = (*rotary_positions(dim), ALiBi(heads))
+        return self.encodings[key]
 
     def banded(self) -> Conventions | None:
         """The first reading for which the target equals the oracle in a window."""
@@ -240,8 +261,13 @@ def _crosses(reading: Conventions, search: _Search) -> bool:
         return False
 
 
-def _callable(runner: Runner, job: Job, *, describe: bool) -> tuple[bool, tuple[MaskForm, ...]]:
-    """Whether a mask is required, and the forms of masks that work."""
+def _callable(
+    runner: Runner, job: Job, *, describe: bool
+) -> list[tuple[bool, tuple[MaskForm, ...]]]:
+    """Whether a mask is required, and the forms of masks to try.
+
+    Where one is required, there is a result for each meaning of a mask that hides nothing.
+    """
     error_text, lacks_mask = "", False
     try:
         runner.run(job, {})
@@ -250,15 +276,18 @@ def _callable(runner: Runner, job: Job, *, describe: bool) -> tuple[bool, tuple[
         lacks_mask = isinstance(raised, TypeError | AttributeError)
     else:
         if not (isinstance(runner, FunctionRunner) and runner.wants_arrays(job, {})):
-            return False, runner.forms
-    working: MaskForm | None = None
-    if lacks_mask and runner.signature.needs_mask:
-        working = next((form for form in runner.forms if attempt_form(runner, job, form)), None)
+            return [(False, runner.forms)]
     function = isinstance(runner, FunctionRunner)
-    if working is not None:
-        masks = {working.argument: working.encode(job.allowed)}
-        if not (function and runner.wants_arrays(job, masks)):
-            return True, (working, *(form for form in runner.forms if form != working))
+    result = []
+    for forms in _by_neutral(runner.forms) if lacks_mask and runner.signature.needs_mask else ():
+        first = next((form for form in forms if attempt_form(runner, job, form)), None)
+        if first is not None:
+            masks = {first.argument: first.encode(job.allowed)}
+            if not (function and runner.wants_arrays(job, masks)):
+                rest = (form for form in runner.forms if form != first)
+                result.append((True, (first, *rest)))
+    if result:
+        return result
     batch, length, embed_dim = job.query.shape
     split = (batch, job.heads, length, embed_dim // job.heads)
     arguments = f"q, k, v {split}" if function else f"x {tuple(job.query.shape)}"
@@ -266,6 +295,12 @@ def _callable(runner: Runner, job: Job, *, describe: bool) -> tuple[bool, tuple[
         "calling it with {arguments} raises {error}", arguments=arguments, error=error_text
     )
     raise no_function(reason) if function else not_recognised(reason)
+
+
+def _by_neutral(forms: Sequence[MaskForm]) -> Iterator[list[MaskForm]]:
+    """The forms by what they contain where nothing is hidden: ones, zeros, or lengths."""
+    for encodings in (ATTEND, (*BLOCKED, "additive"), ("lengths",)):
+        yield [form for form in forms if form.encoding in encodings]
 
 
 def _understood(searches: Sequence[_Search]) -> tuple[Conventions, _Search]:
@@ -276,11 +311,15 @@ def _understood(searches: Sequence[_Search]) -> tuple[Conventions, _Search]:
     views = [_View(reading, search) for search in searches for reading in search.plain_readings]
     views = [view for view in views if view.run is not None] or views
     views.sort(key=lambda view: -len(view.appeared))
-    for most, count in ((1, MOST_EXPLAINED), (2, MOST_IN_PAIRS)):
+    still = any(search.still() is not None for search in searches)
+    for most, count in ((1, MOST_EXPLAINED), (2, 0 if still else MOST_IN_PAIRS)):
         for view in views[:count]:
             for mask, position in view.offers(most):
                 if view.explained(mask, position, most):
                     return replace(view.reading, base=mask, position=position), view.search
+    still = next(((r, s) for s in searches if (r := s.still()) is not None), None)
+    if still is not None:
+        return still
     best = views[0]
     return replace(best.reading, base=_base(best.reading, best.search)), best.search
 
@@ -380,12 +419,13 @@ def _observed(runners: Iterable[Runner], size: tuple[int, int], seed: int) -> Co
     found: list[Conventions] = []
     for i, runner in enumerate(runners):
         try:
-            neutral, forms = _callable(runner, job, describe=False)
+            called = _callable(runner, job, describe=False)
         except BadFile:
             continue
-        found.append(
+        found += [
             Conventions(runner, full(), forms, neutral, certain=False, variant=i, size=size)
-        )
+            for neutral, forms in called
+        ]
     search = _Search(size, seed, NOTHING, found)
     seen = [(c, influences(run, job)) for c in found if (run := search.run_of(c))]
     for candidate, influence in seen:

@@ -1,6 +1,6 @@
 """A user's module as a runner: its projections are located and replaced by the job's."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -14,6 +14,7 @@ from torch.nn.parameter import UninitializedParameter
 from headwise.lang import Text
 from headwise.verify.oracle.jobs import Job, Outcome, Weights, copied, self_job
 from headwise.verify.target import NotRecognised, not_recognised, one_line
+from headwise.verify.target.angles import AngleForm, angle_forms
 from headwise.verify.target.construct import in_dtype
 from headwise.verify.target.conventions import Masks, Runner
 from headwise.verify.target.guarded_call import Axes, CallLog, arranged, no_log, outcome, watched
@@ -48,6 +49,7 @@ class ModuleRunner(Runner):
         probed: whether its parameters were identified by their effect, not by their names.
         norms: the norms around the attention in the same module, which are bypassed.
         residual: whether its input is added to its output; it is subtracted again.
+        angles: the layout of the cosines and sines that it takes, or None.
         call: the constructor call, as a person would write it; empty for an instance.
     """
 
@@ -65,6 +67,7 @@ class ModuleRunner(Runner):
     probed: bool = False
     norms: tuple[str, ...] = ()
     residual: bool = False
+    angles: AngleForm | None = None
     call: str = ""
 
     @property
@@ -91,8 +94,16 @@ class ModuleRunner(Runner):
         added = [True, False] if self.norms else [False]
         roles = (self.signature, *self.roles)
         return tuple(
-            replace(self, binding=binding, axes=axes, residual=residual, signature=signature)
+            replace(
+                self,
+                binding=binding,
+                axes=axes,
+                residual=residual,
+                signature=signature,
+                angles=angles,
+            )
             for residual, axes, signature, binding in product(added, self.orders, roles, tried)
+            for angles in angle_forms(signature.angles)
         )
 
     def run(self, job: Job, masks: Masks) -> Outcome:
@@ -112,7 +123,7 @@ class ModuleRunner(Runner):
                 (first, first) if job.alike else tuple(arranged(x, self.axes) for x in inputs[1:])
             )
             inputs = (first, *rest)  # type: ignore[assignment]
-        angles = self.signature.zero_angles(job.query, job.head_dim)
+        angles = self.turned(job)
         arguments = self.signature.arguments(*inputs) | dict(masks) | angles | dict(self.options)
         call = partial(functional_call, module, parameters, (), arguments)
         with bypassed(module, self.norms):
@@ -120,6 +131,10 @@ class ModuleRunner(Runner):
         own = outcome(result, job, self.axes)
         output = own.output - job.query if self.residual else own.output
         return replace(own, output=output, wrote=wrote)
+
+    def turned(self, job: Job) -> dict[str, object]:
+        """The arguments that take angles."""
+        return {} if self.angles is None else self.angles.arguments(self.signature.angles, job)
 
     def _sample_by_sample(
         self, module: nn.Module, parameters: dict[str, Tensor], job: Job, masks: Masks
@@ -130,7 +145,7 @@ class ModuleRunner(Runner):
             inputs = [x[sample] for x in job.inputs(copied)]
             inputs = [inputs[0]] * 3 if job.alike else inputs
             own = {n: m[sample] if m.shape[0] == len(job.query) else m for n, m in masks.items()}
-            angles = self.signature.zero_angles(job.query[:1], job.head_dim)
+            angles = self.turned(job)
             arguments = self.signature.arguments(*inputs) | own | angles | dict(self.options)
             call = partial(functional_call, module, parameters, (), arguments)
             result, wrote = watched(call, arguments, self.log, job.rng_seed)
@@ -241,6 +256,24 @@ def _orders(module: nn.Module, stated: Stated, batch_first: bool) -> tuple[Axes,
     return ("b l e", "l b e", "l e", "b e l")
 
 
+def _neutral(reading: ModuleRunner, module: nn.Module, job: Job) -> Iterator[Masks]:
+    """The masks that hide nothing with which a module can be called."""
+    forms = list(reading.forms) if reading.signature.needs_mask else []
+    encoded = ((form.argument, form.encode(job.allowed)) for form in forms)
+    tried: list[Masks] = [{}, *({name: mask} for name, mask in encoded if mask is not None)]
+    for masks in tried:
+        try:
+            reading.called(module, {}, job, masks)
+        except (TypeError, AttributeError):
+            continue
+        except Exception:
+            if not masks:
+                return  # its shapes do not fit, whatever the mask
+            continue
+        yield masks
+        return
+
+
 def _probed(
     blank: ModuleRunner, module: nn.Module, weights: Weights, heads: int
 ) -> tuple[Binding, ...]:
@@ -248,12 +281,9 @@ def _probed(
     job = self_job(weights.q.shape[1], heads)
     module.eval()
     for axes, signature in product(blank.orders, (blank.signature, *blank.roles)):
-        reading = replace(blank, axes=axes, signature=signature)
-        neutral: list[Masks] = [] if signature.needs_mask else [{}]
-        encoded = ((form.argument, form.encode(job.allowed)) for form in reading.forms)
-        if signature.needs_mask:
-            neutral += [{argument: mask} for argument, mask in encoded if mask is not None]
-        for masks in neutral:
+        still = next((f for f in angle_forms(signature.angles) if f and not f.turning), None)
+        reading = replace(blank, axes=axes, signature=signature, angles=still)
+        for masks in _neutral(reading, module, job):
 
             def give(
                 parameters: Mapping[str, Tensor],

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
 
 from headwise.lang import Text
@@ -41,7 +40,7 @@ class Signature:
         extras: arguments that ask for the weights of each head, constants, and None for masks.
         left: arguments that are left at their default.
         flags: those among them that ask for a causal mask.
-        angles: arguments that take cosines and sines (B, L, D).
+        angles: arguments that take cosines, sines or angles.
         maybe: arguments of another name that are None by default, and may be masks.
         optional: tensors among them that may be left out.
     """
@@ -60,11 +59,6 @@ class Signature:
         """The tensors by name, and the extras."""
         roles = {"x": query, "q": query, "k": key, "v": value, "kv": key}
         return {name: roles[role] for name, role in self.tensors} | self.extras
-
-    def zero_angles(self, query: Tensor, head_dim: int) -> dict[str, object]:
-        """Cosines of 1 and sines of 0 for the arguments that take angles: no rotation."""
-        ones = query.new_ones(*query.shape[:2], head_dim)
-        return dict.fromkeys(self.angles, (ones, torch.zeros_like(ones)))
 
 
 def read_signature(function: Callable[..., object], name: str) -> Signature:
@@ -117,8 +111,10 @@ def _readings(parameters: list[inspect.Parameter]) -> Iterator[Signature]:
 
 def _counts(tensors: int, known: int) -> tuple[int, ...]:
     """How many of the arguments may be query, key and value: the others are masks."""
+    if known == min(tensors, 3):
+        return (known,) if known else ()
     if tensors > 3:
-        return (3, 2, 1) if known in (0, 3) else tuple(dict.fromkeys((known, 3, 1)))
+        return (3, 2, 1) if known == 0 else tuple(dict.fromkeys((known, 3, 1)))
     if known and known < tensors:
         return (known, tensors) if known != 1 or tensors < 3 else (tensors, known)
     return {0: (), 1: (1,), 2: (2, 1), 3: (3, 2, 1)}[tensors]
