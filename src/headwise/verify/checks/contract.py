@@ -325,3 +325,10 @@ BLACK_BOX: tuple[Check, ...] = (
     *(replace(c, probe=_WITHOUT_ORACLE[c.name]) for c in CONTRACT if c.name in _WITHOUT_ORACLE),
 )
 """The checks of a target whose weights are not known."""
+
+ANY_FUNCTION: tuple[Check, ...] = tuple(
+    check
+    for check in BLACK_BOX
+    if check.name not in ("smallest_sizes", "long_sequence", "permutation_equivariant")
+)
+"""The checks of a target that is more than the definition of attention."""

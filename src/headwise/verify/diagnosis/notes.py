@@ -58,6 +58,13 @@ def _calls(conventions: Conventions) -> Iterator[Text]:
 
 
 def _masks(conventions: Conventions) -> Iterator[Text]:
+    for argument, meaning in conventions.contradicted:
+        said = Text("True = may attend") if meaning == "attend" else Text("True = blocked")
+        yield Text(
+            "{argument}: its documentation says {said}, and it does the opposite",
+            argument=argument,
+            said=said,
+        )
     for argument in conventions.unknown:
         yield Text(
             "{argument}: its mask convention was not recognised, so no mask was passed",

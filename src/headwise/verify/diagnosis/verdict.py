@@ -12,7 +12,7 @@ from headwise.errors import HeadwiseError
 from headwise.lang import Text
 from headwise.masks import padding
 from headwise.verify.checks import LENGTH, Subject, compute, masked_job, of_pipeline, unmasked_job
-from headwise.verify.checks.contract import BLACK_BOX, CONTRACT, MASKS, jobs
+from headwise.verify.checks.contract import ANY_FUNCTION, BLACK_BOX, CONTRACT, MASKS, jobs
 from headwise.verify.checks.edge_cases import COMPILED, edge_case_jobs
 from headwise.verify.checks.mutation_testing import CheckResult, examine
 from headwise.verify.checks.special_cases import OTHER_SIZES
@@ -28,7 +28,7 @@ from headwise.verify.target import NotRecognised, no_memory, not_recognised, one
 from headwise.verify.target.conventions import Conventions
 from headwise.verify.target.discovery import black_box, discover
 from headwise.verify.target.guarded_call import OutOfMemory
-from headwise.verify.target.resizing import at_size, unused_parameters
+from headwise.verify.target.resizing import at_size, beyond_definition, unused_parameters
 from headwise.verify.target.runners import FunctionRunner, subject_of
 from headwise.verify.target.runners import compiled as under_compile
 from headwise.verify.target.stated import NOTHING, Stated
@@ -89,12 +89,14 @@ class Report:
     def status(self) -> Status:
         """The verdict in one word.
 
-        "unproven" where no check failed and its numbers could not be compared with any.
+        "unproven" where no check failed, and its numbers could not be compared with any, or a mask
+        was not understood.
         """
-        passed = all(f.passed for f in self.findings) and any(f.trials for f in self.findings)
-        if passed and self.not_compared:
-            return "unproven"
-        return "accepted" if passed and not self.conventions.unknown else "differs"
+        if not all(f.passed for f in self.findings):
+            return "differs"
+        tried = any(f.trials for f in self.findings)
+        understood = tried and not self.not_compared and not self.conventions.unknown
+        return "accepted" if understood else "unproven"
 
 
 def verify(
@@ -181,6 +183,12 @@ def _reported(target: object, called: Called, seed: int, watch: Watch, stated: S
     diagnosis: Diagnosis = (None, frozenset(), ())
     if why is None:
         diagnosis = _diagnose(conventions, subject, findings, seed)
+        if not diagnosis[2] and not all(finding.passed for finding in findings):
+            why = beyond_definition(conventions)
+        if why is not None:  # what can be checked without the oracle
+            own = subject_of(conventions, name)
+            findings = [examine(check, own, DTYPE) for check in ANY_FUNCTION]
+            diagnosis = (None, frozenset(), ())
     notes = notes_on(conventions, subject)
     own = (name, *conventions.size)
     return Report(*own, tuple(findings), *diagnosis, conventions, notes, seed, not_compared=why)
@@ -212,7 +220,8 @@ def _diagnose(
         failed = [finding for finding in findings if not finding.passed and not finding.raised]
         mistakes = _mistakes(subject, failed, seen)
         return (mistakes[0][0].step if mistakes else None), frozenset(), mistakes
-    explained = ((run, offered, explain(offered)) for run, offered in wrong)
+    most = 1 if conventions.unexplained else 2
+    explained = ((run, offered, explain(offered, most=most)) for run, offered in wrong)
     run, offered, mistakes = next((item for item in explained if item[2]), (*wrong[0], ()))
     job = _wrong(offered)[0].job
     appeared = matching_quantities(record(partial(run, job)), oracle(job, DTYPE), oracle(job))

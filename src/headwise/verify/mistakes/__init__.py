@@ -87,13 +87,40 @@ def explain(
     first = [seen for seen in observations if seen.job.mask == observations[0].job.mask]
     masked = len(observations) > len(first) > 1 and not all(seen.right for seen in first)
     with _one_thread():
-        for tried in (observations, first) if masked else (observations,):
-            for size in range(1, most + 1):
-                sets = tuple(s for s in _sets(tried, mistakes, size) if reproduces(s, tried))
-                sets = sets or tuple((m,) for m in _fitted(tried, mistakes) if size == 1)
-                if sets:
-                    return sets
+        if not masked:
+            return _smallest(observations, mistakes, most)
+        unmasked = _smallest(first, mistakes, most)
+        return _with_masks(unmasked, observations, mistakes, most) or unmasked
+
+
+Sets = tuple[tuple[Mistake, ...], ...]
+
+
+def _smallest(observations: Sequence[Observation], mistakes: Sequence[Mistake], most: int) -> Sets:
+    """The smallest sets that reproduce the target on every observation."""
+    for size in range(1, most + 1):
+        sets = tuple(s for s in _sets(observations, mistakes, size) if reproduces(s, observations))
+        sets = sets or tuple((m,) for m in _fitted(observations, mistakes) if size == 1)
+        if sets:
+            return sets
     return ()
+
+
+def _with_masks(
+    unmasked: Sets, observations: Sequence[Observation], mistakes: Sequence[Mistake], most: int
+) -> Sets:
+    """The sets that reproduce the target without a mask, and with one as well.
+
+    One of them may need another mistake, which acts under a mask only.
+    """
+    every = tuple(s for s in unmasked if reproduces(s, observations))
+    if every or not unmasked or len(unmasked[0]) == most:
+        return every
+    more = [
+        m for m in mistakes if m.replacement and m not in {item for s in unmasked for item in s}
+    ]
+    pairs = ((*s, m) for s in unmasked for m in more)
+    return tuple(pair for pair in pairs if reproduces(pair, observations))
 
 
 def _fitted(observations: Sequence[Observation], mistakes: Sequence[Mistake]) -> Iterator[Mistake]:
@@ -123,7 +150,8 @@ def possible(
         if any(name not in appeared for name, own in QUANTITIES if own == step):
             break
         right.add(step)
-    excluded = right & set(steps)
+    fused = not right & {"score"}  # then even q, k and v in another order would appear
+    excluded = set() if fused else right & set(steps)
     replacing = (m for m in mistakes if m.replacement)
     return tuple(m for m in replacing if m.step not in excluded or set(m.replacement) - excluded)
 

@@ -22,6 +22,12 @@ def _softmax_inverted(context: StepContext, scores: Tensor) -> Tensor:
     return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 
 
+def _inverted(context: StepContext, scaled: Tensor) -> Tensor:
+    """What may be attended to gets a large negative number; a mask that hides nothing is left out."""
+    seen = context.allowed & ~context.allowed.all()
+    return steps.biased(context, scaled).masked_fill(seen, torch.finfo(scaled.dtype).min)
+
+
 def _filled(value: float) -> Step:
     return lambda context, scaled: steps.biased(context, scaled).masked_fill(
         ~context.allowed, value
@@ -122,6 +128,7 @@ MASKING: tuple[Mistake, ...] = (
             lambda c, scaled: steps.biased(c, scaled).masked_fill(c.allowed, -torch.inf),
             _softmax_inverted,
         ),
+        (_masked_by(_inverted),),
     ),
     mistake(
         ("mask_ignored", "mask", "no_future_leak"),

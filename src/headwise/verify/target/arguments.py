@@ -143,9 +143,13 @@ def values_of(parameter: inspect.Parameter, sizes: Sizes) -> tuple[object, ...]:
         "dtype": (torch.float32,),
     }
     required = default is parameter.empty
+    if parameter.name == "batch_first":
+        return (True,)
     if kind in named and (required or _replaces(kind, parameter)):
         own = () if required or kind == "kv_heads" else (default,)
         return tuple(dict.fromkeys((*named[kind], *own)))
+    if required and re.search(r"(?i)temp|scal", parameter.name):
+        return (sizes.head_dim**0.5, sizes.head_dim**-0.5, 1.0, *numbers)
     if required:
         return _by_type(parameter.annotation, numbers)
     plain = isinstance(default, int) and not isinstance(default, bool)

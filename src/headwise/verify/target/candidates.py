@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, wraps
 
 from torch import nn
 
@@ -111,7 +111,8 @@ def _of_class(
                 yield from some
         except BadFile as raised:
             error = error or raised
-    yield from sorted(found, key=lambda c: not 1 < (c.runner.groups or 0) < c.size[1])
+    grouped = [c for c in found if 1 < (c.runner.groups or 0) < c.size[1]]
+    yield from grouped or found
     if error is not None:
         raise error
 
@@ -127,6 +128,10 @@ def _of_construction(
     def instance(dropout: float) -> nn.Module:
         return sized(construction.build(dropout), name, sizes.embed_dim)
 
+    if not any(True for _ in instance(0.0).parameters()):
+        size = (sizes.embed_dim, sizes.heads)
+        yield from _of_function(_plain(instance(0.0)), name, size, log, construction.alternative)
+        return
     own = _sizes_of(instance(0.0), (sizes.embed_dim, sizes.heads), alone=not counted)
     for size in dict.fromkeys(((sizes.embed_dim, sizes.heads), *own)):
         try:
@@ -145,6 +150,9 @@ def _of_construction(
 def _of_instance(
     module: nn.Module, name: str, size: tuple[int, int], stated: Stated, log: CallLog
 ) -> Iterator[Candidate]:
+    if not any(True for _ in module.parameters()):
+        yield from _of_function(_plain(module), name, size, log)
+        return
     sized(module, name, size[0])
     sizes = _sizes_of(module, size, alone=True)
     error: BadFile | None = None
@@ -175,7 +183,8 @@ def _sizes_of(
         named += [v for n, v in attributes.items() if _counts_heads(n)]
         lists = (child for child in inner.children() if isinstance(child, nn.ModuleList))
         named += [len(child) for child in lists]
-    heads = dict.fromkeys((*named, *([size[1], 1] if alone or not named else [])))
+    given = [size[1], 1] if alone else [size[1]] * (not named)
+    heads = dict.fromkeys((*named, *given))
     pairs = ((e, h) for e in dims for h in heads if e % h == 0 and h < e)
     return tuple(pairs)[:MOST_HEADS]
 
@@ -189,8 +198,18 @@ def _counts_heads(name: str) -> bool:
     )
 
 
+def _plain(module: nn.Module) -> Callable[..., object]:
+    """A module without parameters as a function, with the arguments of its forward."""
+
+    @wraps(module.forward)
+    def function(*arguments: object, **named: object) -> object:
+        return module.eval()(*arguments, **named)
+
+    return function
+
+
 def _of_function(
-    target: object, name: str, size: tuple[int, int], log: CallLog
+    target: object, name: str, size: tuple[int, int], log: CallLog, alternative: bool = False
 ) -> Iterator[Candidate]:
     if isinstance(target, type) or not callable(target):
         raise not_recognised(Text("{name} is neither a torch.nn.Module nor a function", name=name))
@@ -209,8 +228,8 @@ def _of_function(
     grouped = GROUPED if size == DEFAULT else size
     divisors = [n for n in range(2, grouped[1]) if grouped[1] % n == 0]
     if divisors:
-        yield Candidate(replace(single, shared=divisors[-1]), grouped)
-    yield Candidate(single, size)
+        yield Candidate(replace(single, shared=divisors[-1]), grouped, alternative)
+    yield Candidate(single, size, alternative)
 
 
 def runner(

@@ -1,7 +1,7 @@
 """The conventions by which a target is called."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import permutations
@@ -13,13 +13,14 @@ from headwise.lang import Text
 from headwise.masks import Mask
 from headwise.masks.mask import And
 from headwise.positions import Position
+from headwise.shapes import Allowed
 from headwise.verify.checks import Subject, Ways
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome
 from headwise.verify.target.guarded_call import CallLog
 from headwise.verify.target.mask_forms import MaskForm, forms_for, lengths_of, pads
 from headwise.verify.target.signature import Signature
-from headwise.verify.target.stated import NOTHING, Stated
+from headwise.verify.target.stated import NOTHING, MaskTrue, Stated
 
 Masks = Mapping[str, Tensor]  # the mask arguments of one call, by name
 
@@ -82,6 +83,8 @@ class Conventions:
         position: the position encoding that it applies by itself, or None.
         excused: mask arguments that are not tried, since another one hides what it should.
         stated: what a person stated.
+        contradicted: mask arguments whose documented meaning is not what they do, with that meaning.
+        unexplained: whether neither it nor a pair of known mistakes gives its output without a mask.
     """
 
     runner: Runner
@@ -94,6 +97,8 @@ class Conventions:
     position: Position | None = None
     excused: frozenset[str] = field(default=frozenset())
     stated: Stated = NOTHING
+    contradicted: tuple[tuple[str, MaskTrue], ...] = ()
+    unexplained: bool = False
 
     def masks(self, job: Job) -> Masks | None:
         """The mask arguments for a job; None where the target cannot express its mask."""
@@ -105,9 +110,10 @@ class Conventions:
                 return {}
             allowed = torch.ones_like(allowed)
         for form in sorted(self.forms, key=lambda form: not pads(form.argument)):
-            encoded = form.encode(allowed)
-            if encoded is not None:
-                return {form.argument: encoded}
+            for wider in _beside(allowed, own):
+                encoded = form.encode(wider)
+                if encoded is not None:
+                    return {form.argument: encoded}
         return None
 
     @property
@@ -204,6 +210,15 @@ class Conventions:
             position=self.position,
             may_raise=True,
         )
+
+
+def _beside(allowed: Allowed, own: Allowed) -> Iterator[Allowed]:
+    """Masks that give `allowed` where a target also hides what its own mask hides."""
+    yield allowed
+    keys = allowed.any(1, keepdim=True).any(2, keepdim=True).expand_as(allowed)
+    for wider in (keys, allowed | ~own):
+        if bool(((wider & own) == allowed).all()):
+            yield wider
 
 
 def without_padded_queries(outcome: Outcome, job: Job) -> Outcome:

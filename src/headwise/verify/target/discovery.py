@@ -25,17 +25,19 @@ from headwise.verify.target.candidates import Candidate, candidates, sizes_for
 from headwise.verify.target.construct import constructions
 from headwise.verify.target.conventions import Conventions, Masks, Runner
 from headwise.verify.target.guarded_call import CallLog, no_log
+from headwise.verify.target.documented import documented_meaning
 from headwise.verify.target.influence import Run, equal_influence, equivariant, influences, windows
 from headwise.verify.target.mask_forms import ATTEND, BLOCKED, MaskForm
 from headwise.verify.target.mask_trials import attempt_form, influential, with_forms
 from headwise.verify.target.module_runner import ModuleRunner, blank_runner
+from headwise.verify.target.resizing import beyond_definition
 from headwise.verify.target.runners import BlackBoxRunner, FunctionRunner
 from headwise.verify.target.stated import NOTHING, Stated
 
 MOST_READINGS, MOST_CANDIDATES = 200, 6
 """How many readings of one candidate are tried, and how many candidates that can be called."""
 
-MOST_EXPLAINED, MOST_IN_PAIRS = 4, 1
+MOST_EXPLAINED, MOST_IN_PAIRS = 4, 2
 """How many readings are explained by one mistake, and by pairs of mistakes."""
 
 
@@ -69,13 +71,13 @@ def discover(
                 continue
             exact = search.exact()
             if exact is not None:
-                return _finished(exact, search)
+                return _finished(exact, search, target)
             searches.append(search)
         if searches:
             break
     if not searches:
         raise first_error or not_recognised(Text("{name} cannot be called", name=name))
-    return _finished(*_understood(searches))
+    return _finished(*_understood(searches), target)
 
 
 def find_conventions(
@@ -312,8 +314,9 @@ def _understood(searches: Sequence[_Search]) -> tuple[Conventions, _Search]:
     views = [view for view in views if view.run is not None] or views
     views.sort(key=lambda view: -len(view.appeared))
     still = any(search.still() is not None for search in searches)
-    for most, count in ((1, MOST_EXPLAINED), (2, 0 if still else MOST_IN_PAIRS)):
-        for view in views[:count]:
+    other = still or beyond_definition(views[0].reading) is not None
+    for most, chosen in ((1, views[:MOST_EXPLAINED]), (2, [] if other else _for_pairs(views))):
+        for view in chosen:
             for mask, position in view.offers(most):
                 if view.explained(mask, position, most):
                     return replace(view.reading, base=mask, position=position), view.search
@@ -321,7 +324,17 @@ def _understood(searches: Sequence[_Search]) -> tuple[Conventions, _Search]:
     if still is not None:
         return still
     best = views[0]
-    return replace(best.reading, base=_base(best.reading, best.search)), best.search
+    base = _base(best.reading, best.search)
+    return replace(best.reading, base=base, unexplained=True), best.search
+
+
+def _for_pairs(views: Sequence["_View"]) -> list["_View"]:
+    """The views to explain by pairs of mistakes: the likeliest, and one with other weights."""
+    first, *others = views
+    binding = getattr(first.reading.runner, "binding", None)
+    alike = [v for v in others if len(v.appeared) == len(first.appeared)]
+    other = [v for v in alike if getattr(v.reading.runner, "binding", None) is not binding]
+    return [first, *other[: MOST_IN_PAIRS - 1]]
 
 
 @dataclass(eq=False)
@@ -381,9 +394,9 @@ def _base(reading: Conventions, search: _Search) -> Mask:
     return full() if bool(seen.sum() > seen.numel() // 2) else causal()
 
 
-def _finished(chosen: Conventions, search: _Search) -> Conventions:
+def _finished(chosen: Conventions, search: _Search, target: object = None) -> Conventions:
     job = search.job(chosen.runner, position=chosen.position)
-    return with_forms(chosen, job)
+    return with_forms(chosen, job, documented=partial(documented_meaning, target))
 
 
 def black_box(

@@ -1,5 +1,6 @@
 """Find by trial in which form a target takes its masks."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -12,6 +13,7 @@ from headwise.verify.oracle.jobs import Job, Outcome
 from headwise.verify.target.conventions import Conventions, Masks, Runner, without_padded_queries
 from headwise.verify.target.influence import equal_influence, influences
 from headwise.verify.target.mask_forms import MaskForm, fits_statement
+from headwise.verify.target.stated import MaskTrue
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +42,23 @@ class MaskTrial:
         return replace(self, form=form, seen=Observation(self.seen.job, outcome))
 
 
+PAIRS = random_pairs(seed=3)
+
+ELSEWHERE = re.compile(r"(?i)mem|cross|enc|context|ctx|src|tgt|trg|source|target")
+"""Names of masks of one of two sequences."""
+
 Fits = Callable[[MaskTrial], bool]  # whether an encoding fits what was observed
 
 
+Meaning = Callable[[str, bool], MaskTrue | None]
+"""What the documentation says of True in an argument, which is the only mask or not."""
+
+
 def with_forms(
-    conventions: Conventions, job: Job, fits: tuple[Fits, ...] | None = None
+    conventions: Conventions,
+    job: Job,
+    fits: tuple[Fits, ...] | None = None,
+    documented: Meaning = lambda _argument, _alone: None,
 ) -> Conventions:
     """For each mask argument the best encoding, with every shape that works.
 
@@ -52,9 +66,15 @@ def with_forms(
     """
     fits = fits or (influential, partial(_explained, most=1), partial(_explained, most=2))
     signature, kept = conventions.runner.signature, list[MaskForm]()
-    certain, silent = True, list[str]()
+    certain, silent, said = True, list[str](), list[tuple[str, MaskTrue]]()
     for argument in (*signature.masks, *signature.maybe):
         trials = _trials(conventions, job, argument)
+        meaning = documented(argument, len(signature.masks) + len(signature.maybe) == 1)
+        if meaning is not None:
+            agreeing = [t for t in trials if fits_statement(t.form, meaning)]
+            against = not any(t.right for t in agreeing) and any(t.right for t in trials)
+            said += [(argument, meaning)] * against
+            trials = agreeing or trials
         exact = [t.form if t.seen.right else t.for_real_queries.form for t in trials if t.right]
         named = argument in signature.masks
         if exact:
@@ -64,14 +84,19 @@ def with_forms(
         elif named or conventions.neutral:
             kept += _alike(trials, conventions.neutral, fits if named else (influential,))
         certain = certain and (bool(exact) or not named or any(map(influential, _single(trials))))
-    result = replace(conventions, forms=tuple(kept), certain=certain)
+    result = replace(conventions, forms=tuple(kept), certain=certain, contradicted=tuple(said))
     return _with_silent(result, job, silent)
 
 
 def _with_silent(conventions: Conventions, job: Job, silent: list[str]) -> Conventions:
-    """Arguments without any effect: ignored masks, unless another argument is the mask."""
+    """Arguments without any effect: ignored masks, unless they are masks of another sequence.
+
+    With another argument that hides what it should, those named after another sequence are.
+    """
     if conventions.forms:
-        return replace(conventions, excused=frozenset(silent))
+        elsewhere = [name for name in silent if ELSEWHERE.search(name)]
+        conventions = replace(conventions, excused=frozenset(elsewhere))
+        silent = [name for name in silent if name not in elsewhere]
     forms = list(conventions.forms)
     for argument in silent:
         trials = _single(_trials(conventions, job, argument))
@@ -89,16 +114,14 @@ def _silent(trials: list[MaskTrial], conventions: Conventions, job: Job) -> bool
 
 def _trials(conventions: Conventions, job: Job, argument: str) -> list[MaskTrial]:
     runner, trials = conventions.runner, []
-    padded, pairs = (
-        replace(job, mask=mask & conventions.base) for mask in (PADDED, random_pairs(seed=3))
-    )
+    padded, pairs = (replace(job, mask=mask & conventions.base) for mask in (PADDED, PAIRS))
     forms = [form for form in runner.forms if form.argument == argument]
     for form in forms:
         if not fits_statement(form, conventions.stated.mask_true):
             continue
-        tried = pairs if "q" in form.shape.split() else padded
-        encoded = form.encode(tried.allowed)
-        outcome = None if encoded is None else attempt_form(runner, tried, form)
+        tried, mask = (pairs, PAIRS) if "q" in form.shape.split() else (padded, PADDED)
+        encoded = form.encode(replace(job, mask=mask).allowed)
+        outcome = None if encoded is None else attempt(runner, tried, {argument: encoded})
         if encoded is not None and outcome is not None:
             seen = Observation(tried, outcome)
             trials.append(MaskTrial(form, seen, runner, {argument: encoded}))
@@ -108,8 +131,13 @@ def _trials(conventions: Conventions, job: Job, argument: str) -> list[MaskTrial
 def attempt_form(runner: Runner, job: Job, form: MaskForm) -> Outcome | None:
     """The outcome with the job's mask in one form; None where it cannot be encoded, or raises."""
     encoded = form.encode(job.allowed)
+    return None if encoded is None else attempt(runner, job, {form.argument: encoded})
+
+
+def attempt(runner: Runner, job: Job, masks: Masks) -> Outcome | None:
+    """The outcome with these masks; None where the target raises."""
     try:
-        return None if encoded is None else runner.run(job, {form.argument: encoded})
+        return runner.run(job, masks)
     except Exception:
         return None
 

@@ -174,7 +174,7 @@ def sized(module: nn.Module, name: str, embed_dim: int) -> nn.Module:
     signature = read_signature(module.forward, f"{name}.forward")
     try:
         with torch.no_grad():
-            module(**signature.arguments(x, x, x), **dict.fromkeys(signature.masks))
+            module(**signature.arguments(x, x, x))
     except Exception as error:
         message = one_line(error)
         reason = Text(

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.positions import ALiBi, Position, Rotary
+from headwise.lang import Text
 from headwise.verify.oracle.jobs import self_job
+from headwise.verify.target import NotRecognised, not_recognised
 from headwise.verify.target.candidates import candidates
 from headwise.verify.target.conventions import Conventions, Runner
 from headwise.verify.target.module_runner import ModuleRunner
@@ -59,6 +61,35 @@ def _reading(runner: Runner) -> tuple[object, ...]:
     return (type(runner), *(getattr(runner, name, None) for name in names))
 
 
+def beyond_definition(conventions: Conventions) -> NotRecognised | None:
+    """Why a target is more than the definition of attention, or None where it is not.
+
+    It has parameters beside the projections that change its output.
+    """
+    runner = conventions.runner
+    if not isinstance(runner, ModuleRunner):
+        return None
+    module = runner.make(0.0)
+    names = [*runner.binding.unplaced, *(name for name, _ in runner.binding.zeroed)]
+    names = [name for name in names if not name.startswith(tuple(f"{n}." for n in runner.norms))]
+    acting = [name for name in names if _acts(conventions, runner, module, name)]
+    if not acting:
+        return None
+    reason = Text(
+        "it has parameters beside the projections, {names}, which the definition of attention "
+        "does not",
+        names=", ".join(acting),
+    )
+    return not_recognised(reason)
+
+
+def _acts(conventions: Conventions, runner: ModuleRunner, module: nn.Module, name: str) -> bool:
+    try:
+        return not torch.equal(*_outputs(conventions, runner, module, name))
+    except Exception:
+        return True
+
+
 def unused_parameters(conventions: Conventions) -> tuple[str, ...]:
     """The parameters beside the projections that have no effect on the output.
 
@@ -77,23 +108,17 @@ def _dead(conventions: Conventions, runner: ModuleRunner, module: nn.Module, nam
     bypassed = any(name.startswith(f"{path}.") for path in runner.norms)
     if bypassed or own.numel() < 2 or not own.is_floating_point():
         return False
-    job = self_job(*conventions.size).fitted(runner.lacks, runner.groups)
-    job = replace(job, mask=conventions.base)
-    masks = conventions.masks(job) or {}
-    try:
-        outputs = list(_outputs(runner, module, name, own.detach(), (job, masks)))
-    except Exception:
-        return False
-    return torch.equal(*outputs)
+    return not _acts(conventions, runner, module, name)
 
 
 def _outputs(
-    runner: ModuleRunner, module: nn.Module, name: str, own: Tensor, call: tuple[object, object]
+    conventions: Conventions, runner: ModuleRunner, module: nn.Module, name: str
 ) -> Iterator[Tensor]:
     """The outputs for two values of a parameter."""
-    job, masks = call
-    laid = runner.binding.lay(job.weights, job.heads)  # type: ignore[attr-defined]
+    job = self_job(*conventions.size).fitted(runner.lacks, runner.groups)
+    job = replace(job, mask=conventions.base)
+    masks, own = conventions.masks(job) or {}, module.get_parameter(name).detach()
+    laid = runner.binding.lay(job.weights, job.heads)
     draw = torch.Generator().manual_seed(8)
     for value in (own, torch.randn(own.shape, generator=draw)):
-        parameters = {**laid, name: value}
-        yield runner.called(module.eval(), parameters, job, masks).output.detach()  # type: ignore[arg-type]
+        yield runner.called(module.eval(), {**laid, name: value}, job, masks).output.detach()
