@@ -19,6 +19,7 @@ from headwise.lang import Lang, Text
 if TYPE_CHECKING:
     from headwise.document import Document
     from headwise.verify.report import Data
+    from headwise.verify.target.stated import Stated
 
 SUMMARY = Text("Hold an attention against an exact oracle and name its mistake.")
 
@@ -54,6 +55,11 @@ _HELP_TEXTS = {
     "--seed": Text("Of inputs and weights."),
     "--embed-dim": Text("E to try it with, a multiple of the heads."),
     "--heads": Text("H to try it with."),
+    "--set": Text("An argument of its constructor, as name=value; may be given again."),
+    "--mask-true": Text("What True or 1 in its masks means; found by trial otherwise."),
+    "--layout": Text("The axes of its input, batch or length first; found by trial otherwise."),
+    "--kv-heads": Text("Its key/value heads; found by trial otherwise."),
+    "--causal": Text("It hides the future by itself; found by trial otherwise."),
     "--time-limit": Text("Seconds it may take."),
     "--memory-limit": Text(
         "MiB it may take beside Python and PyTorch; where the system has such limits."
@@ -64,7 +70,11 @@ _HELP_TEXTS = {
 
 _SIZE, _SHOWN = click.IntRange(min=1, max=512), {"show_default": True}
 _KINDS: dict[str, dict[str, Any]] = {
-    **{key: {"is_flag": True} for key in ("--self-test", "--compile")},
+    **{key: {"is_flag": True} for key in ("--self-test", "--compile", "--causal")},
+    "--set": {"multiple": True, "metavar": "NAME=VALUE"},
+    "--mask-true": {"type": click.Choice(["attend", "blocked"])},
+    "--layout": {"type": click.Choice(["batch-first", "length-first"])},
+    "--kv-heads": {"type": _SIZE},
     "--seed": {"type": click.IntRange(0, 2**31), "default": 0, **_SHOWN},
     "--embed-dim": {"type": _SIZE, "default": EMBED_DIM, **_SHOWN},
     "--heads": {"type": _SIZE, "default": HEADS, **_SHOWN},
@@ -108,7 +118,9 @@ def _verified(values: SimpleNamespace, destination: Destination) -> int:
     from headwise.verify.target import EXAMPLE, NotRecognised, without_example
 
     target, lang = values.target or "", destination.lang
-    request = Request(target, values.embed_dim, values.heads, values.seed, values.compile)
+    request = Request(
+        target, values.embed_dim, values.heads, values.seed, values.compile, _stated(values)
+    )
     limits = Limits(values.time_limit, values.memory_limit)
     try:
         report = isolated(request, limits, progress=_progress(lang), on_output=_pass_on)
@@ -125,6 +137,19 @@ def _verified(values: SimpleNamespace, destination: Destination) -> int:
     if report["status"] == "unproven":
         return BAD_INPUT
     return 0 if report["accepted"] else FOUND_WRONG
+
+
+def _stated(values: SimpleNamespace) -> "Stated":
+    """The conventions that the options state."""
+    from headwise.verify.target.stated import Stated, stated_arguments
+
+    return Stated(
+        mask_true=values.mask_true,
+        layout=values.layout,
+        kv_heads=values.kv_heads,
+        causal=values.causal,
+        arguments=stated_arguments(values.set),
+    )
 
 
 def _write(destination: Destination, document: "Callable[[], Document]", data: "Data") -> None:

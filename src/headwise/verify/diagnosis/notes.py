@@ -34,6 +34,50 @@ def notes_on(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
     return tuple(notes)
 
 
+def headline(conventions: Conventions) -> tuple[Text, ...]:
+    """The conventions that were found, a few words each, for the first line of a report."""
+    runner, base, signature = conventions.runner, conventions.base, conventions.runner.signature
+    axes = getattr(runner, "axes", None)
+    result = [SHORT_AXES[axes]] if axes in SHORT_AXES else []
+    if isinstance(runner, FunctionRunner):
+        result.append(Text("q, k, v ({axes})", axes=", ".join(runner.order.upper().split())))
+    for argument, form in {f.argument: f for f in reversed(conventions.forms)}.items():
+        meaning = MEANINGS[form.encoding]
+        result.append(Text("{argument}: {meaning}", argument=argument, meaning=meaning))
+    if runner.groups is not None:
+        heads = conventions.size[1]
+        words = Text(
+            "{groups} key/value heads for {heads} heads", groups=runner.groups, heads=heads
+        )
+        result.append(words)
+    if base == causal():
+        result.append(Text("causal inside"))
+    elif base != full():
+        result.append(Text("inside it: {name}", name=str(base)))
+    if conventions.position is not None:
+        result.append(Text("inside it: {name}", name=type(conventions.position).__name__))
+    unknown = (name for name in signature.masks if name in conventions.unknown)
+    result += [Text("{argument}: not understood", argument=name) for name in unknown]
+    return tuple(result)
+
+
+SHORT_AXES = {
+    "b l e": Text("batch first"),
+    "l b e": Text("length first"),
+    "b e l": Text("features before length"),
+    "l e": Text("no batch"),
+}
+
+MEANINGS = {
+    "may": Text("True = may attend"),
+    "blocked": Text("True = blocked"),
+    "additive": Text("a float that is added to the scores"),
+    **dict.fromkeys(("ones", "ones_int", "ones_byte"), Text("1 = may attend")),
+    **dict.fromkeys(("zeros", "zeros_int", "zeros_byte"), Text("1 = blocked")),
+    "lengths": Text("how many keys are real"),
+}
+
+
 def _calls(conventions: Conventions) -> Iterator[Text]:
     runner, base = conventions.runner, conventions.base
     axes = getattr(runner, "axes", "b l e")
@@ -71,20 +115,15 @@ def _masks(conventions: Conventions) -> Iterator[Text]:
             argument=argument,
         )
     signature = conventions.runner.signature
-    for argument in signature.left:
+    maybe = (name for name in signature.maybe if name not in conventions.arguments)
+    for argument in (*signature.left, *maybe):
         if argument not in signature.flags:
             yield Text("{argument}: not tried, left at its default", argument=argument)
-    meanings = {
-        "may": Text("True = may attend"),
-        "blocked": Text("True = blocked"),
-        "additive": Text("a float that is added to the scores"),
-        "ones": Text("1 = may attend"),
-        "zeros": Text("1 = blocked"),
-        "lengths": Text("how many keys are real"),
-    }
     how = Text("found by trial" if conventions.certain else "assumed: no trial decided it")
+    if conventions.stated.mask_true is not None:
+        how = Text("stated")
     for argument, form in {f.argument: f for f in reversed(conventions.forms)}.items():
-        meaning = meanings[form.encoding]
+        meaning = MEANINGS[form.encoding]
         yield Text("{argument}: {meaning} ({how})", argument=argument, meaning=meaning, how=how)
 
 
@@ -96,10 +135,16 @@ def _packed(binding: Binding) -> Iterator[Text]:
         yield Text("{name}: grouped by head, with q, k and v of each (found by trial)", name=name)
     elif binding.layout == "last":
         yield Text("{name}: q, k and v alternate within each head (found by trial)", name=name)
+    elif binding.layout == "q v k":
+        yield Text("{name}: q, then v, then k (found by trial)", name=name)
+    if binding.interleaved:
+        yield Text("head h has every H-th feature, in the split and in the merge (found by trial)")
 
 
 def _probed(runner: ModuleRunner) -> Iterator[Text]:
     """The roles of parameters that were identified by their effect."""
+    if runner.call:
+        yield Text("constructed as {call}", call=runner.call)
     if runner.probed:
         places = runner.binding.places.items()
         by_role = {" + ".join(n): place[0].name for n, place in places if "bias" not in n[0]}

@@ -205,7 +205,6 @@ INSIDE: tuple[Mistake, ...] = (
             Text("The scale is a constant, right for one head_dim only."),
             ("scores * 0.125", "scores / math.sqrt(head_dim)"),
             _constant(5**-0.5),
-            tuple(_constant(n**-0.5) for n in (64, 32, 16, 8, 128)),
         ),
         fit=_fitted_scale,
     ),

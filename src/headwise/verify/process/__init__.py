@@ -25,6 +25,7 @@ from headwise.errors import BadFile
 from headwise.lang import Text, Translated
 from headwise.verify.report.formats import faults
 from headwise.verify.target import NotRecognised, no_memory
+from headwise.verify.target.stated import NOTHING, Stated
 
 START = 120.0
 """Seconds that Python and PyTorch may take to load before the target's own time begins."""
@@ -58,13 +59,18 @@ class Limits:
 
 @dataclass(frozen=True)
 class Request:
-    """A target, ``file.py:Name`` or ``package.Name``, and the options of `verify`."""
+    """A target, ``file.py:Name`` or ``package.Name``, and the options of `verify`.
+
+    Attributes:
+        stated: the conventions that a person states; see `headwise.verify.target.stated.Stated`.
+    """
 
     target: str
     embed_dim: int = 15
     heads: int = 3
     seed: int = 0
     compiled: bool = False
+    stated: Stated = NOTHING
 
 
 class Stopped(BadFile):

@@ -30,7 +30,7 @@ def main(request: Mapping[str, Any]) -> None:
     """Verify one target and end the process, with all threads of the target.
 
     Args:
-        request: target, name, embed_dim, heads, seed, compiled, seconds and memory.
+        request: target, name, embed_dim, heads, seed, compiled, stated, seconds and memory.
     """
     with _channel() as stream:
         send = partial(_send, stream)
@@ -64,6 +64,7 @@ def _report(request: Mapping[str, Any], send: Send) -> dict[str, object]:
     from headwise.verify.diagnosis.verdict import verify
     from headwise.verify.report import data
     from headwise.verify.target import load
+    from headwise.verify.target.stated import Stated
 
     torch.set_num_threads(1)  # several threads are slower at these sizes
     _limit(int(request["memory"]) << 20)
@@ -73,7 +74,12 @@ def _report(request: Mapping[str, Any], send: Send) -> dict[str, object]:
     target = load(str(request["target"]))
     send("at", ["construction", ""])
     options = {key: request[key] for key in ("name", "embed_dim", "heads", "seed", "compiled")}
-    report = verify(target, **options, watch=lambda kind, words: send("at", [kind, words]))
+    report = verify(
+        target,
+        **options,
+        stated=Stated(**request["stated"]),
+        watch=lambda kind, words: send("at", [kind, words]),
+    )
     faulthandler.cancel_dump_traceback_later()
     return data(report)
 

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -93,7 +94,8 @@ class Construction:
         configs = {
             n: self._config(cls, values, dropout) for n, (cls, values) in self.configs.items()
         }
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a size that is only tried may be 0
             torch.manual_seed(0)
             return self.cls(**{**self.arguments, **drops, **configs})
 
