@@ -39,6 +39,7 @@ class Subject:
         position: the position encoding that is part of it, or None.
         any_position: whether it takes jobs with any position encoding.
         resized: the subject for another E and H, or None where it cannot have them.
+        cached: the outcome of the last queries, with the keys before them in a cache, or None.
         unused: the names of the parameters beside the weights that have no effect.
         may_raise: whether an exception refuses a job, as a user's code does; else it is a failure.
         raised: the errors of the jobs that it refused so.
@@ -61,6 +62,7 @@ class Subject:
     position: Position | None = None
     any_position: bool = False
     resized: Callable[[int, int], "Subject | None"] | None = None
+    cached: Callable[[Job], Outcome | None] | None = None
     unused: Callable[[], Sequence[str]] | None = None
     may_raise: bool = False
     raised: list[Exception] = field(default_factory=list, repr=False, compare=False)
@@ -109,6 +111,7 @@ def of_pipeline(name: str, pipeline: Pipeline) -> Subject:
         refuses=refuses,
         any_position=True,
         resized=resized,
+        cached=module,
     )
 
 

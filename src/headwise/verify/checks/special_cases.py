@@ -1,4 +1,4 @@
-"""Checks of what one ordinary call does not show: positions, another size, state, unused weights."""
+"""Checks of what one ordinary call does not show: positions, sizes, state, unused weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -130,6 +130,22 @@ def mask_of_one_call(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
             yield from matches_expected(f"after {name}", subject, unmasked_job(subject, dtype))
 
 
+def cache_jobs(subject: Subject, dtype: torch.dtype) -> Iterator[Job]:
+    """The last queries of a sequence whose other keys are in a cache."""
+    mask = causal() if subject.any_position else subject.base
+    whole = masked_job(subject, dtype, mask)
+    for queries in (3, 1):
+        yield replace(whole, query=whole.query[:, -queries:])
+
+
+def cache_continues(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Tokens after a cache get the output that they have in the whole sequence."""
+    for job in cache_jobs(subject, dtype):
+        outcome = None if subject.cached is None else subject.cached(job)
+        if outcome is not None:
+            yield f"{job.query.shape[1]} after a cache", judge_job(outcome, job)
+
+
 class NaNTimesZero(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes whether NaN is multiplied by 0, by which code means to clear it."""
 
@@ -170,5 +186,6 @@ SPECIAL: tuple[Check, ...] = (
     Check.of(numbers_only, Text("no output is NaN where every query sees a key")),
     Check.of(parameters_used, Text("every weight has an effect")),
     Check.of(mask_of_one_call, Text("a mask acts on its own call only")),
+    Check.of(cache_continues, Text("tokens after a cache get the output of the whole sequence")),
     Check.of(blind_rows_cleared, Text("NaN of fully masked rows is not multiplied by 0")),
 )

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from headwise.lang import Text
 from headwise.masks import causal, from_tensor, full, padding
@@ -16,7 +15,7 @@ from headwise.verify.oracle.jobs import Job, Outcome, cross_job
 from headwise.verify.oracle.tolerance import judge_job
 from headwise.verify.target.conventions import Conventions
 from headwise.verify.target.module_runner import ModuleRunner
-from headwise.verify.target.parameter_names import Binding
+from headwise.verify.target.parameters.parameter_names import Binding
 from headwise.verify.target.runners import FunctionRunner
 
 AXES = {

@@ -14,7 +14,7 @@ from headwise.verify.checks.mutation_testing import CheckResult
 from headwise.verify.oracle import oracle, steps
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import judge
-from headwise.verify.target.resizing import at_size
+from headwise.verify.target.construction.resizing import at_size
 from headwise.verify.target.conventions import Conventions, Runner
 from headwise.verify.target.module_runner import ModuleRunner
 from headwise.verify.target.runners import FunctionRunner
@@ -86,7 +86,7 @@ def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: st
         exact = gradient(oracle(wide)["output"], wide.query)
         exact = exact.transpose(0, 1) if getattr(runner, "sequence_first", False) else exact
     lines += [
-        "from headwise.verify.target.guarded_call import tensors_in",
+        "from headwise.verify.target.calls.guarded_call import tensors_in",
         "from headwise.verify.diagnosis.snippet import gradient",
         f"output = next(t for t in tensors_in(result) if t.shape == {of[0]}.shape)",
         f"result = gradient(output, {', '.join(of)})  # of output.square().sum()",
@@ -104,7 +104,7 @@ def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: s
     call = [f"result = functional_call(module, weights, (), {{{words}}})"]
     if runner.norms:
         call = [
-            "from headwise.verify.target.locate import bypassed",
+            "from headwise.verify.target.parameters.locate import bypassed",
             f"with bypassed(module, {runner.norms}):",
             f"    {call[0]}",
         ]
@@ -113,7 +113,7 @@ def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: s
     return [
         "from torch.func import functional_call",
         *imports,
-        "from headwise.verify.target.construct import made",
+        "from headwise.verify.target.construction.construct import made",
         f"module = made({target}, embed_dim={embed_dim}, heads={heads}){path}.eval()",
         "weights = {",
         *(f'    "{key}": {_literal(value)},' for key, value in parameters.items()),

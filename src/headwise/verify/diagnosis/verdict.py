@@ -15,7 +15,7 @@ from headwise.verify.checks import LENGTH, Subject, compute, masked_job, of_pipe
 from headwise.verify.checks.contract import ANY_FUNCTION, BLACK_BOX, CONTRACT, MASKS, jobs
 from headwise.verify.checks.edge_cases import COMPILED, edge_case_jobs
 from headwise.verify.checks.mutation_testing import CheckResult, examine
-from headwise.verify.checks.special_cases import OTHER_SIZES
+from headwise.verify.checks.special_cases import OTHER_SIZES, cache_jobs
 from headwise.verify.diagnosis import first_difference, first_inside, matching_quantities, record
 from headwise.verify.diagnosis.notes import notes_on
 from headwise.verify.diagnosis.snippet import minimise
@@ -25,13 +25,17 @@ from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.pipeline import Pipeline
 from headwise.verify.target import NotRecognised, no_memory, not_recognised, one_line
+from headwise.verify.target.calls.guarded_call import OutOfMemory
+from headwise.verify.target.construction.resizing import (
+    at_size,
+    beyond_definition,
+    unused_parameters,
+)
 from headwise.verify.target.conventions import Conventions
-from headwise.verify.target.discovery import black_box, discover
-from headwise.verify.target.guarded_call import OutOfMemory
-from headwise.verify.target.resizing import at_size, beyond_definition, unused_parameters
 from headwise.verify.target.runners import FunctionRunner, subject_of
 from headwise.verify.target.runners import compiled as under_compile
 from headwise.verify.target.stated import NOTHING, Stated
+from headwise.verify.target.trials.discovery import black_box, discover
 
 DTYPE = torch.float32  # the dtype in which targets are run: most of them work in no other
 
@@ -258,6 +262,8 @@ def _mistakes(
     rare = _observed(partial(compute, subject), edge_case_jobs(subject, DTYPE, names))
     if "another_size" in names:
         rare += _at_other_sizes(subject)
+    if "cache_continues" in names and subject.cached is not None:
+        rare += _observed(subject.cached, cache_jobs(subject, DTYPE))
     return explain([*seen, *rare], candidates, most=1 if rare else 2)
 
 
@@ -284,6 +290,7 @@ def _fails_alike(mistake: Mistake, finding: CheckResult, subject: Subject) -> bo
         subject,
         module=module.module,
         resized=module.resized,
+        cached=module.module,
         attend=None,
         ways=None,
         together=None,

@@ -23,7 +23,7 @@ def _softmax_inverted(context: StepContext, scores: Tensor) -> Tensor:
 
 
 def _inverted(context: StepContext, scaled: Tensor) -> Tensor:
-    """What may be attended to gets a large negative number; a mask that hides nothing is left out."""
+    """What may be attended to gets a large negative number; a mask of nothing is left out."""
     seen = context.allowed & ~context.allowed.all()
     return steps.biased(context, scaled).masked_fill(seen, torch.finfo(scaled.dtype).min)
 
@@ -202,10 +202,11 @@ MASKING: tuple[Mistake, ...] = (
         _moved(lambda context: context.shape.offset + 1),
     ),
     mistake(
-        ("causal_upper_left", "mask", "lower_right"),
+        ("causal_upper_left", "mask", "cache_continues"),
         Text("With fewer queries than keys the causal mask starts at the first key."),
         ("torch.tril(torch.ones(Lq, Lk))", "torch.tril(torch.ones(Lq, Lk), diagonal=Lk - Lq)"),
         _moved(lambda _context: 0),
+        (_moved(lambda context: 0 if context.shape.queries > 1 else context.shape.offset),),
     ),
     mistake(
         ("padding_head_major", "mask", "padding_of_own_sample"),

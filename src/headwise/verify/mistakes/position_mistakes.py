@@ -40,7 +40,7 @@ def _over_heads(position: Position, x: Tensor, shape: AttentionShape) -> Tensor:
     return _at(position, x.transpose(1, 2), shape).transpose(1, 2)
 
 
-def _other_pairs(position: Position, x: Tensor, shape: AttentionShape) -> Tensor:
+def _other_pairs(position: Position, x: Tensor) -> Tensor:
     """Angles for one way of pairing features, on features paired in the other."""
     dim, length = x.shape[-1], x.shape[2]
     angles = torch.arange(length, dtype=x.dtype)[:, None] * 10000.0 ** -(
@@ -98,7 +98,7 @@ POSITIONS: tuple[Mistake, ...] = (
             "torch.cat((angles, angles), -1)  # with x[..., 0::2], x[..., 1::2]",
             "angles.repeat_interleave(2, -1)",
         ),
-        _rotated(lambda p, q, k, s: (_other_pairs(p, q, s), _other_pairs(p, k, s))),
+        _rotated(lambda p, q, k, _shape: (_other_pairs(p, q), _other_pairs(p, k))),
     ),
     mistake(
         ("position_bias_ignored", "mask", "positions"),

@@ -90,7 +90,7 @@ def _raised(error: BaseException | None) -> tuple[str, str]:
 
 def _of_error(error: HeadwiseError) -> tuple[str, dict[str, object]]:
     from headwise.verify.target import NotRecognised
-    from headwise.verify.target.guarded_call import out_of_memory
+    from headwise.verify.target.calls.guarded_call import out_of_memory
 
     return "error", {
         "en": error.text.en,

@@ -19,7 +19,7 @@ from headwise.verify.checks.mutation_testing import examine
 from headwise.verify.diagnosis.verdict import DTYPE, verify
 from headwise.verify.report import data
 from headwise.verify.report.report_document import document
-from headwise.verify.target.discovery import discover
+from headwise.verify.target.trials.discovery import discover
 
 if TYPE_CHECKING:
     import pytest

@@ -17,9 +17,9 @@ from headwise.shapes import Allowed
 from headwise.verify.checks import Subject, Ways
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome
-from headwise.verify.target.guarded_call import CallLog
-from headwise.verify.target.mask_forms import MaskForm, forms_for, lengths_of, pads
-from headwise.verify.target.signature import Signature
+from headwise.verify.target.calls.guarded_call import CallLog
+from headwise.verify.target.calls.mask_forms import MaskForm, forms_for, lengths_of, pads
+from headwise.verify.target.calls.signature import Signature
 from headwise.verify.target.stated import NOTHING, MaskTrue, Stated
 
 Masks = Mapping[str, Tensor]  # the mask arguments of one call, by name
@@ -83,8 +83,8 @@ class Conventions:
         position: the position encoding that it applies by itself, or None.
         excused: mask arguments that are not tried, since another one hides what it should.
         stated: what a person stated.
-        contradicted: mask arguments whose documented meaning is not what they do, with that meaning.
-        unexplained: whether neither it nor a pair of known mistakes gives its output without a mask.
+        contradicted: mask arguments that do the opposite of what is documented, with the meaning.
+        unexplained: whether no pair of known mistakes gives its output without a mask.
     """
 
     runner: Runner
@@ -146,6 +146,14 @@ class Conventions:
         outcome = self.runner.run(job, masks)
         hiding = any(form.hides_queries and form.argument in masks for form in self.forms)
         return without_padded_queries(outcome, job) if hiding else outcome
+
+    def continued(self, job: Job) -> Outcome | None:
+        """The outcome of the last queries with a cache of the target; None without one."""
+        continued = getattr(self.runner, "continued", None)
+        try:
+            return None if continued is None or self.neutral else continued(job)
+        except Exception:
+            return None
 
     def attempt(self, job: Job) -> Outcome | None:
         """The outcome of a job; None where the target raises."""
@@ -209,6 +217,7 @@ class Conventions:
             base=self.base,
             position=self.position,
             may_raise=True,
+            cached=self.continued,
         )
 
 

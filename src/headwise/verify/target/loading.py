@@ -93,8 +93,10 @@ def _folder_of(module: str, path: Path) -> Path | None:
 
 
 def _module(path: Path) -> ModuleType:
-    """The module of a file. Relative imports work: its folders become packages without running
-    their ``__init__.py``, which may need what the target does not.
+    """The module of a file.
+
+    Relative imports work: its folders become packages without running their ``__init__.py``, which
+    may need what the target does not.
     """
     package = _package(path)
     name = f"{package}.{path.stem}" if package else f"headwise_target_{path.stem}"

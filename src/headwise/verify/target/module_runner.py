@@ -1,5 +1,6 @@
 """A user's module as a runner: its projections are located and replaced by the job's."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,20 +15,27 @@ from torch.nn.parameter import UninitializedParameter
 from headwise.lang import Text
 from headwise.verify.oracle.jobs import Job, Outcome, Weights, copied, self_job
 from headwise.verify.target import NotRecognised, not_recognised, one_line
-from headwise.verify.target.angles import AngleForm, angle_forms
-from headwise.verify.target.construct import in_dtype
+from headwise.verify.target.calls.angles import AngleForm, angle_forms
+from headwise.verify.target.calls.guarded_call import (
+    Axes,
+    CallLog,
+    arranged,
+    no_log,
+    outcome,
+    watched,
+)
+from headwise.verify.target.calls.signature import Signature, read_signature, signatures
+from headwise.verify.target.construction.construct import in_dtype
 from headwise.verify.target.conventions import Masks, Runner
-from headwise.verify.target.guarded_call import Axes, CallLog, arranged, no_log, outcome, watched
-from headwise.verify.target.locate import (
+from headwise.verify.target.parameters.locate import (
     bypassed,
     find_attention,
     is_attention,
     norms,
     wrap_known_module,
 )
-from headwise.verify.target.parameter_names import Binding, Layout, bindings
-from headwise.verify.target.parameter_probe import probe
-from headwise.verify.target.signature import Signature, read_signature, signatures
+from headwise.verify.target.parameters.parameter_names import Binding, Layout, bindings
+from headwise.verify.target.parameters.parameter_probe import probe
 from headwise.verify.target.stated import NOTHING, Stated
 
 EMPTY = Signature((), (), needs_mask=False, extras={})
@@ -136,6 +144,25 @@ class ModuleRunner(Runner):
         """The arguments that take angles."""
         return {} if self.angles is None else self.angles.arguments(self.signature.angles, job)
 
+    def continued(self, job: Job) -> Outcome | None:
+        """The outcome of the last queries, with the keys before them in a cache of the target.
+
+        None where it takes no cache and returns none, or takes masks and angles as well.
+        """
+        caches = [name for name in self.signature.left if CACHE.search(name)]
+        if len(caches) != 1 or self.axes != "b l e" or self.signature.angles:
+            return None
+        module = in_dtype(self.make(0.0), job.query.dtype).eval()
+        parameters = self.binding.lay(job.weights, job.heads)
+        before = job.key[:, : job.key.shape[1] - job.query.shape[1]]
+        arguments = self.signature.arguments(before, before, before)
+        first = functional_call(module, parameters, (), arguments)
+        for cache in _parts(first)[1:]:
+            rest = self.signature.arguments(job.query, job.query, job.query)
+            second = functional_call(module, parameters, (), {**rest, caches[0]: cache})
+            return outcome(second, job)
+        return None
+
     def _sample_by_sample(
         self, module: nn.Module, parameters: dict[str, Tensor], job: Job, masks: Masks
     ) -> Outcome:
@@ -153,6 +180,16 @@ class ModuleRunner(Runner):
             outcomes.append(replace(outcome(_batched(result), one), wrote=wrote, weights=None))
         output = torch.cat([item.output for item in outcomes])
         return replace(outcomes[0], output=output)
+
+
+CACHE = re.compile(r"(?i)cache|past")
+"""Arguments that take the keys and values of tokens before."""
+
+
+def _parts(result: object) -> list[object]:
+    """What a call returned, without what is None."""
+    parts = list(result.values()) if isinstance(result, Mapping) else result
+    return [x for x in parts if x is not None] if isinstance(parts, tuple | list) else [parts]
 
 
 def _batched(result: object) -> object:

@@ -13,9 +13,7 @@ from headwise.verify.checks import Subject, attempt, compute, unmasked_job
 from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import Job, Outcome, copied
 from headwise.verify.target import NotRecognised
-from headwise.verify.target.construct import in_dtype
-from headwise.verify.target.conventions import Conventions, Masks, Runner
-from headwise.verify.target.guarded_call import (
+from headwise.verify.target.calls.guarded_call import (
     CallLog,
     arrays_of,
     changed,
@@ -27,9 +25,11 @@ from headwise.verify.target.guarded_call import (
     watched,
     weights_in,
 )
-from headwise.verify.target.mask_forms import MaskForm
+from headwise.verify.target.calls.mask_forms import MaskForm
+from headwise.verify.target.calls.signature import Signature
+from headwise.verify.target.construction.construct import in_dtype
+from headwise.verify.target.conventions import Conventions, Masks, Runner
 from headwise.verify.target.module_runner import ModuleRunner
-from headwise.verify.target.signature import Signature
 
 Order = Literal["b h l d", "b l h d", "bh l d", "l d"]
 """The axes of q, k and v: heads before or after the length, heads as samples, or one head."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.lang import Text
 from headwise.verify.target import not_recognised
-from headwise.verify.target.mask_forms import ADDED, LENGTHS
+from headwise.verify.target.calls.mask_forms import ADDED, LENGTHS
 
 FIRST = ("x", "query", "q", "queries", "hidden_states", "input", "inputs", "xs", "src", "qx")
 OTHERS = ("key", "keys", "k", "value", "values", "v", "context", "memory", "kv", "y", "enc", "kx")

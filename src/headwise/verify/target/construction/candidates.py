@@ -11,13 +11,13 @@ from torch import nn
 from headwise.errors import BadFile, BadValue
 from headwise.lang import Text
 from headwise.verify.target import not_recognised
-from headwise.verify.target.arguments import Sizes
-from headwise.verify.target.construct import Construction, constructions, counts
+from headwise.verify.target.calls.guarded_call import CallLog
+from headwise.verify.target.calls.signature import parameters_of, signatures
+from headwise.verify.target.construction.arguments import Sizes
+from headwise.verify.target.construction.construct import Construction, constructions, counts
 from headwise.verify.target.conventions import Runner
-from headwise.verify.target.guarded_call import CallLog
 from headwise.verify.target.module_runner import of_module, sized
 from headwise.verify.target.runners import AdapterRunner, FunctionRunner
-from headwise.verify.target.signature import parameters_of, signatures
 from headwise.verify.target.stated import Stated
 
 DEFAULT = (15, 3)
@@ -241,7 +241,7 @@ def runner(
         BadFile: if it is not recognised; the message shows the adapter to write.
         BadValue: if embed_dim is no multiple of heads.
     """
-    from headwise.verify.target.guarded_call import no_log
+    from headwise.verify.target.calls.guarded_call import no_log
     from headwise.verify.target.stated import NOTHING
 
     found = candidates(target, name, (embed_dim, heads), NOTHING, log or no_log)

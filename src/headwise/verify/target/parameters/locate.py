@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from headwise.errors import BadFile
 from headwise.verify.oracle.jobs import Weights
-from headwise.verify.target.parameter_names import bind
-from headwise.verify.target.signature import read_signature
+from headwise.verify.target.calls.signature import read_signature
+from headwise.verify.target.parameters.parameter_names import bind
 
 LONGFORMER = ("transformers.models.longformer.modeling_longformer", "LongformerSelfAttention")
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headwise.errors import BadFile
 from headwise.verify.oracle.jobs import Weights
-from headwise.verify.target.parameter_names import (
+from headwise.verify.target.parameters.parameter_names import (
     POSITION,
     Binding,
     ParameterSlot,

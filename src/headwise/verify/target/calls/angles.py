@@ -20,7 +20,7 @@ SHAPES = ("l d", "b l d", "1 1 l d", "1 l 1 d", "l 1 d")
 
 @dataclass(frozen=True)
 class AngleForm:
-    """The layout of angles: whether they turn at all, how wide they are, their axes, and their kind.
+    """The layout of angles: whether they turn at all, their width, their axes, and their kind.
 
     `kind` is "complex" or "real" for one argument that is neither called cosine nor sine.
     """
@@ -56,7 +56,7 @@ class AngleForm:
             return cos
         if re.search(r"(?i)(^|_)sin", name):
             return sin
-        if "position_embeddings" in name or self.kind == "real" and "rope" in name.lower():
+        if "position_embeddings" in name or (self.kind == "real" and "rope" in name.lower()):
             return cos, sin
         if self.kind == "real":
             return self._shaped(angles, job)

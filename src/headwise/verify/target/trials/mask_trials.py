@@ -10,10 +10,10 @@ import torch
 from headwise.verify.checks import PADDED, random_pairs
 from headwise.verify.mistakes import Observation, explain
 from headwise.verify.oracle.jobs import Job, Outcome
+from headwise.verify.target.calls.mask_forms import MaskForm, fits_statement
 from headwise.verify.target.conventions import Conventions, Masks, Runner, without_padded_queries
-from headwise.verify.target.influence import equal_influence, influences
-from headwise.verify.target.mask_forms import MaskForm, fits_statement
 from headwise.verify.target.stated import MaskTrue
+from headwise.verify.target.trials.influence import equal_influence, influences
 
 
 @dataclass(frozen=True, eq=False)

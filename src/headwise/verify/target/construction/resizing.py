@@ -6,11 +6,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from headwise.positions import ALiBi, Position, Rotary
 from headwise.lang import Text
+from headwise.positions import ALiBi, Position, Rotary
 from headwise.verify.oracle.jobs import self_job
 from headwise.verify.target import NotRecognised, not_recognised
-from headwise.verify.target.candidates import candidates
+from headwise.verify.target.construction.candidates import candidates
 from headwise.verify.target.conventions import Conventions, Runner
 from headwise.verify.target.module_runner import ModuleRunner
 

@@ -19,7 +19,7 @@ from torch import nn
 from headwise.errors import BadFile
 from headwise.lang import Text
 from headwise.verify.target import not_recognised, one_line
-from headwise.verify.target.arguments import (
+from headwise.verify.target.construction.arguments import (
     Sizes,
     acts_on_weights,
     kind_of,
