@@ -101,8 +101,8 @@ def _calls(conventions: Conventions) -> Iterator[Text]:
 
 
 def _masks(conventions: Conventions) -> Iterator[Text]:
-    for argument, meaning in conventions.contradicted:
-        said = Text("True = may attend") if meaning == "attend" else Text("True = blocked")
+    for argument, documented in conventions.contradicted:
+        said = Text("True = may attend") if documented == "attend" else Text("True = blocked")
         yield Text(
             "{argument}: its documentation says {said}, and it does the opposite",
             argument=argument,

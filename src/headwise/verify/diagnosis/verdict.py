@@ -190,8 +190,8 @@ def _reported(target: object, called: Called, seed: int, watch: Watch, stated: S
         if not diagnosis[2] and not all(finding.passed for finding in findings):
             why = beyond_definition(conventions)
         if why is not None:  # what can be checked without the oracle
-            own = subject_of(conventions, name)
-            findings = [examine(check, own, DTYPE) for check in ANY_FUNCTION]
+            itself = subject_of(conventions, name)
+            findings = [examine(check, itself, DTYPE) for check in ANY_FUNCTION]
             diagnosis = (None, frozenset(), ())
     notes = notes_on(conventions, subject)
     own = (name, *conventions.size)

@@ -113,8 +113,9 @@ def _overwritten(subject: Any) -> Any:
 
     def module(job: Job) -> Outcome | None:
         outcome: Outcome | None = right(job)
-        plain = outcome is None or bool(job.allowed.all())
-        return outcome if plain else replace(outcome, wrote=("mask",))
+        if outcome is None or bool(job.allowed.all()):
+            return outcome
+        return replace(outcome, wrote=("mask",))
 
     return replace(subject, module=module)
 

@@ -33,7 +33,8 @@ def _at(position: Position, x: Tensor, shape: AttentionShape, first: int = 0) ->
     more = x.new_zeros(*x.shape[:2], first, x.shape[3])
     length = first + x.shape[2]
     own = AttentionShape(shape.batch, shape.heads, length, length, 0, shape.device)
-    return position.content(*[torch.cat((more, x), 2)] * 2, own)[0][:, :, first:]
+    longer = torch.cat((more, x), 2)
+    return position.content(longer, longer, own)[0][:, :, first:]
 
 
 def _over_heads(position: Position, x: Tensor, shape: AttentionShape) -> Tensor:

@@ -41,32 +41,31 @@ def _order(name: str, order: str) -> Mistake:
     )
 
 
+NAMES = {"q": Text("the queries"), "k": Text("the keys"), "v": Text("the values")}
+
+
 def _reused(role: str, other: str) -> Callable[[Weights], Weights]:
     """The projection of one role used for another as well."""
 
     def change(weights: Weights) -> Weights:
         named = weights.named()
-        own = {role: named[other], f"{role}_bias": named.get(f"{other}_bias")}
+        own: dict[str, Any] = {role: named[other], f"{role}_bias": named.get(f"{other}_bias")}
         return replace(weights, **own)
 
     return change
 
 
-def _reuse(name: str, role: str, other: str, letters: str) -> Mistake:
-    used, meant = letters
+def _reuse(name: str, role: str, other: str) -> Mistake:
     return mistake(
         (name, "project", "projections_in_order"),
         Text(
             "The projection of {other} is used for {role} as well.",
-            other=Text(NAMES[other]),
-            role=Text(NAMES[role]),
+            other=NAMES[other],
+            role=NAMES[role],
         ),
-        (f"{meant} = self.{used}_proj(x)", f"{meant} = self.{meant}_proj(x)"),
+        (f"{role} = self.{other}_proj(x)", f"{role} = self.{role}_proj(x)"),
         {"project": WeightChange(steps.project, _reused(role, other))},
     )
-
-
-NAMES = {"q": "the queries", "k": "the keys", "v": "the values"}
 
 
 def _not_projected(name: str, role: str) -> Mistake:
@@ -81,7 +80,7 @@ def _not_projected(name: str, role: str) -> Mistake:
 
     return mistake(
         (name, "project", "projections_in_order"),
-        Text("{role} are not projected: the input itself is used.", role=Text(NAMES[role])),
+        Text("The input itself is used for {role}: they are not projected.", role=NAMES[role]),
         (f"{role} = split(x)", f"{role} = split(self.{role}_proj(x))"),
         {"project": project},
     )
@@ -199,12 +198,12 @@ AROUND: tuple[Mistake, ...] = (
         ("v = x @ v_proj.weight.T", "v = x @ v_proj.weight.T + v_proj.bias"),
         {"project": WeightChange(steps.project, lambda w: w.without(["v_bias"]))},
     ),
-    _reuse("values_from_key_projection", "v", "k", "kv"),
-    _reuse("values_from_query_projection", "v", "q", "qv"),
-    _reuse("keys_from_query_projection", "k", "q", "qk"),
-    _reuse("keys_from_value_projection", "k", "v", "vk"),
-    _reuse("queries_from_key_projection", "q", "k", "kq"),
-    _reuse("queries_from_value_projection", "q", "v", "vq"),
+    _reuse("values_from_key_projection", "v", "k"),
+    _reuse("values_from_query_projection", "v", "q"),
+    _reuse("keys_from_query_projection", "k", "q"),
+    _reuse("keys_from_value_projection", "k", "v"),
+    _reuse("queries_from_key_projection", "q", "k"),
+    _reuse("queries_from_value_projection", "q", "v"),
     _not_projected("queries_not_projected", "q"),
     _not_projected("keys_not_projected", "k"),
     _not_projected("values_not_projected", "v"),

@@ -135,7 +135,7 @@ def _in_order(x: Tensor, order: Order) -> Tensor:
 def _back(x: Tensor, order: Order, shape: tuple[int, ...]) -> Tensor:
     """A result in the order (B, H, L, D), where it is one."""
     if order == "bh l d" and x.dim() == 3 and x.shape[0] == shape[0] * shape[1]:
-        return x.unflatten(0, shape[:2])
+        return x.reshape(*shape[:2], *x.shape[1:])
     return x.transpose(1, 2) if order == "b l h d" and x.dim() == 4 else x
 
 

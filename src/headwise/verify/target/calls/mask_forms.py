@@ -16,10 +16,10 @@ LENGTHS = (
     *("seq_lengths", "key_lengths", "key_lens", "src_lengths", "src_lens", "sequence_lengths"),
 )
 
-Encoding = Literal[
-    *("may", "blocked", "additive", "ones", "zeros", "ones_int", "zeros_int", "ones_byte"),
-    *("zeros_byte", "lengths"),
-]
+# fmt: off
+Encoding = Literal["may", "blocked", "additive", "ones", "zeros", "ones_int", "zeros_int",
+                   "ones_byte", "zeros_byte", "lengths"]
+# fmt: on
 ENCODINGS: tuple[Encoding, ...] = (
     *("may", "blocked", "additive", "ones", "zeros", "ones_int", "zeros_int", "ones_byte"),
     "zeros_byte",

@@ -133,7 +133,7 @@ def _signature(
     given = [p.name for p in others if p in required]
     masks = [*masks, *given]
     weights = {"need_weights": True, "average_attn_weights": False}
-    extras = {
+    extras: dict[str, object] = {
         p.name: weights.get(p.name, True)
         for p in parameters
         if p.name in weights or (p.default is False and WEIGHTS.search(p.name))

@@ -7,10 +7,10 @@ from typing import Literal
 
 import torch
 
-Kind = Literal[
-    *("embed", "heads", "kv_heads", "head_dim", "dropout", "length", "yes", "causal", "device"),
-    *("dtype", "config", ""),
-]
+# fmt: off
+Kind = Literal["embed", "heads", "kv_heads", "head_dim", "dropout", "length", "yes", "causal",
+               "device", "dtype", "config", ""]
+# fmt: on
 """The meaning of an argument; "" where its name says nothing."""
 
 EMBED = (

@@ -143,8 +143,21 @@ def _of_construction(
         runner = replace(runner, drops=construction.drops, log=log, call=construction.shown)
         if stated.kv_heads in (None, runner.groups or size[1]):
             yield Candidate(runner, size, construction.alternative)
+        else:
+            error = error or _other_groups(name, stated, runner.groups or size[1], size)
     if error is not None:
         raise error
+
+
+def _other_groups(name: str, stated: Stated, own: int, size: tuple[int, int]) -> BadFile:
+    return BadFile(
+        "kv_heads: {name} has {own} key/value heads for {heads} heads, got {stated}; use --kv-heads "
+        "{own}, or state its constructor's argument with --set",
+        name=name,
+        own=own,
+        heads=size[1],
+        stated=stated.kv_heads,
+    )
 
 
 def _of_instance(
@@ -164,6 +177,8 @@ def _of_instance(
             continue
         if stated.kv_heads in (None, runner.groups or own[1]):
             yield Candidate(replace(runner, log=log), own)
+        else:
+            error = error or _other_groups(name, stated, runner.groups or own[1], own)
     if error is not None:
         raise error
 
@@ -224,12 +239,18 @@ def _of_function(
             "the function {name} takes {count} tensors, expected q, k, v", name=name, count=count
         )
         raise not_recognised(reason)
-    single = FunctionRunner(function, roles[0], log=log)
-    grouped = GROUPED if size == DEFAULT else size
-    divisors = [n for n in range(2, grouped[1]) if grouped[1] % n == 0]
-    if divisors:
-        yield Candidate(replace(single, shared=divisors[-1]), grouped, alternative)
-    yield Candidate(single, size, alternative)
+    yield Candidate(FunctionRunner(function, roles[0], log=log), size, alternative)
+
+
+def with_groups(candidate: Candidate, stated: Stated) -> Candidate | None:
+    """A function of q, k and v with fewer key/value heads than heads; None for anything else."""
+    runner = candidate.runner
+    if not isinstance(runner, FunctionRunner) or runner.shared is not None:
+        return None
+    size = GROUPED if candidate.size == DEFAULT else candidate.size
+    divisors = [n for n in range(2, size[1]) if size[1] % n == 0]
+    groups = stated.kv_heads or (divisors[-1] if divisors else None)
+    return None if groups is None else Candidate(replace(runner, shared=groups), size)
 
 
 def runner(

@@ -315,9 +315,11 @@ def _read_names(cls: type, configs: tuple[str, ...]) -> list[str]:
     names: list[str] = []
     with suppress(OSError, TypeError, SyntaxError):
         for node in ast.walk(ast.parse(dedent(inspect.getsource(cls)))):
-            of = node.value if isinstance(node, ast.Attribute | ast.Subscript) else None
+            if not isinstance(node, ast.Attribute | ast.Subscript):
+                continue
+            of = node.value
             word = of.id if isinstance(of, ast.Name) else getattr(of, "attr", "")
-            if of is None or word not in configs:
+            if word not in configs:
                 continue
             if isinstance(node, ast.Attribute):
                 names.append(node.attr)
@@ -328,8 +330,9 @@ def _read_names(cls: type, configs: tuple[str, ...]) -> list[str]:
 
 def _config_class(annotation: object) -> bool:
     """Whether an annotation is a class that a person wrote for settings."""
-    plain = isinstance(annotation, type) and annotation.__module__ not in ("builtins", "torch")
-    return plain and not issubclass(annotation, nn.Module) and bool(_ints(annotation))
+    if not isinstance(annotation, type) or annotation.__module__ in ("builtins", "torch"):
+        return False
+    return not issubclass(annotation, nn.Module) and bool(_ints(annotation))
 
 
 def _config_classes(cls: type, annotation: object) -> list[type | None]:

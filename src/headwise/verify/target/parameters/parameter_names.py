@@ -153,7 +153,9 @@ def bindings(module: nn.Module, weights: Weights, heads: int) -> tuple[Binding, 
         for matrix in matrices:
             biases = [n for n in own if n not in matrices] if owner else []
             rest = {("out",): matrix} | ({("out_bias",): biases[0]} if biases else {})
-            more = {k: (place_of(module, n, module.get_parameter(n)),) for k, n in rest.items()}
+            more: dict[tuple[str, ...], tuple[ParameterSlot, ...]] = {
+                k: (place_of(module, n, module.get_parameter(n)),) for k, n in rest.items()
+            }
             left = tuple(name for name in binding.unplaced if name not in rest.values())
             whole = replace(binding, places={**binding.places, **more}, unplaced=left)
             with suppress(BadFile):

@@ -20,7 +20,12 @@ from headwise.verify.target import NotRecognised, not_recognised
 from headwise.verify.target.calls.documented import documented_meaning
 from headwise.verify.target.calls.guarded_call import CallLog, no_log
 from headwise.verify.target.construction.arguments import Sizes
-from headwise.verify.target.construction.candidates import Candidate, candidates, sizes_for
+from headwise.verify.target.construction.candidates import (
+    Candidate,
+    candidates,
+    sizes_for,
+    with_groups,
+)
 from headwise.verify.target.construction.construct import constructions
 from headwise.verify.target.construction.resizing import beyond_definition
 from headwise.verify.target.conventions import Conventions, Runner
@@ -67,13 +72,28 @@ def discover(
                 continue
             exact = search.exact()
             if exact is not None:
-                return _finished(exact, search, target)
+                return _finished(*_grouped(candidate, exact, search, stated), target)
             searches.append(search)
         if searches:
             break
     if not searches:
         raise first_error or not_recognised(Text("{name} cannot be called", name=name))
     return _finished(*_understood(searches), target)
+
+
+def _grouped(
+    candidate: Candidate, exact: Conventions, search: Search, stated: Stated
+) -> tuple[Conventions, Search]:
+    """An exact reading, with fewer key/value heads where a function takes them."""
+    own = with_groups(candidate, stated)
+    if own is None:
+        return exact, search
+    try:
+        grouped = Search.of(own, search.seed, stated)
+    except BadFile:
+        return exact, search
+    result = grouped.exact()
+    return _understood([grouped]) if result is None else (result, grouped)
 
 
 def find_conventions(
@@ -98,14 +118,13 @@ def _understood(searches: Sequence[Search]) -> tuple[Conventions, Search]:
     views = [View(reading, search) for search in searches for reading in search.plain_readings]
     views = [view for view in views if view.run is not None] or views
     views.sort(key=lambda view: -len(view.appeared))
-    still = any(search.still() is not None for search in searches)
-    other = still or beyond_definition(views[0].reading) is not None
-    for most, chosen in ((1, views[:MOST_EXPLAINED]), (2, [] if other else _for_pairs(views))):
+    still = next(((r, s) for s in searches if (r := s.still()) is not None), None)
+    beyond = still is not None or beyond_definition(views[0].reading) is not None
+    for most, chosen in ((1, views[:MOST_EXPLAINED]), (2, [] if beyond else _for_pairs(views))):
         for view in chosen:
             for mask, position in view.offers(most):
                 if view.explained(mask, position, most):
                     return replace(view.reading, base=mask, position=position), view.search
-    still = next(((r, s) for s in searches if (r := s.still()) is not None), None)
     if still is not None:
         return still
     best = views[0]

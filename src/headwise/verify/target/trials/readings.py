@@ -212,13 +212,14 @@ def callable_forms(
     else:
         if not (isinstance(runner, FunctionRunner) and runner.wants_arrays(job, {})):
             return [(False, runner.forms)]
-    function = isinstance(runner, FunctionRunner)
+    function = runner if isinstance(runner, FunctionRunner) else None
     result = []
     for forms in _by_neutral(runner.forms) if lacks_mask and runner.signature.needs_mask else ():
         first = next((form for form in forms if attempt_form(runner, job, form)), None)
         if first is not None:
-            masks = {first.argument: first.encode(job.allowed)}
-            if not (function and runner.wants_arrays(job, masks)):
+            encoded = first.encode(job.allowed)
+            masks = {} if encoded is None else {first.argument: encoded}
+            if function is None or not function.wants_arrays(job, masks):
                 rest = (form for form in runner.forms if form != first)
                 result.append((True, (first, *rest)))
     if result:
