@@ -8,7 +8,7 @@ from torch import nn
 
 from headwise.verify import verify
 from headwise.verify.target import load
-from headwise.verify.target.construct import bypassed, norms
+from headwise.verify.target.parameters.locate import bypassed, norms
 
 AROUND = Path(__file__).parent / "targets" / "corpus" / "around.py"
 

@@ -111,8 +111,8 @@ def test_the_step_is_seen_from_inside_alone(name: str, steps: set[str]) -> None:
     from headwise.verify.diagnosis import first_difference, matching_quantities, record
     from headwise.verify.oracle import oracle
     from headwise.verify.oracle.jobs import self_job
-    from headwise.verify.target.discovery import find_conventions
-    from headwise.verify.target.runners import runner
+    from headwise.verify.target.construction.candidates import runner
+    from headwise.verify.target.trials.discovery import find_conventions
 
     subject = find_conventions(runner(target(name), name, 15, 3), 15, 3, 0).subject(name, 15, 3)
     job = self_job(15, 3)

@@ -137,7 +137,8 @@ def self_test(
 
 def mutant(mistake: Mistake) -> Subject:
     """The pipeline with one mistake, as a subject."""
-    return of_pipeline(mistake.name, Pipeline().with_steps(mistake.replacement))
+    subject = of_pipeline(mistake.name, Pipeline().with_steps(mistake.replacement))
+    return subject if mistake.subject is None else mistake.subject(subject)
 
 
 def _first(

@@ -18,6 +18,7 @@ from headwise.lang import Text, Translated
 from headwise.verify.report import file_and_name
 from headwise.verify.report.formats import faults
 from headwise.verify.target import NotRecognised, no_memory
+from headwise.verify.target.stated import NOTHING, Stated
 
 GRACE = 2.0  # seconds for a process that has run out of time to report its position
 
@@ -53,8 +54,10 @@ WALL = 5.0
 class Request:
     """A target, ``file.py:Name`` or ``package.Name``, and the options of `verify`.
 
-    `forbid` has the dotted names that the target may not use, see
-    `headwise.verify.process.forbidden`.
+    Attributes:
+        forbid: the dotted names that the target may not use; see
+            `headwise.verify.process.forbidden`.
+        stated: the conventions that a person states; see `headwise.verify.target.stated`.
     """
 
     target: str
@@ -63,6 +66,7 @@ class Request:
     seed: int = 0
     compiled: bool = False
     forbid: tuple[str, ...] = ()
+    stated: Stated = NOTHING
 
 
 class Stopped(BadFile):
@@ -147,10 +151,8 @@ def _message(state: ProcessState, line: bytes) -> tuple[str, Any]:
 
 def _foreign(request: Request, report: dict[str, Any]) -> str:
     """What a report is on where it is not on the target of the request; empty where it is."""
-    names = ("target", "embed_dim", "heads", "seed", "headwise")
-    sizes = (request.embed_dim, request.heads, request.seed)
-    expected = dict(zip(names, (request.target, *sizes, __version__), strict=True))
-    got = {name: report.get(name, expected[name]) for name in names}
+    expected = {"target": request.target, "seed": request.seed, "headwise": __version__}
+    got = {name: report.get(name, expected[name]) for name in expected}
     return "" if got == expected else ", ".join(f"{value}" for value in got.values())[:200]
 
 

@@ -26,6 +26,7 @@ Data = dict[str, Any]
 
 def data(report: "Report") -> Data:
     """The report as data. A figure that is not finite becomes None."""
+    from headwise.verify.diagnosis.notes import headline
     from headwise.verify.mistakes import MISTAKES
 
     signature, why = report.conventions.runner.signature, report.not_compared
@@ -49,8 +50,10 @@ def data(report: "Report") -> Data:
         "not_exercised": [
             *report.conventions.unknown,
             *(name for name in signature.left if name not in signature.flags),
+            *(name for name in signature.maybe if name not in report.conventions.arguments),
         ],
         "notes": [both(note) for note in report.notes],
+        "conventions": [both(words) for words in headline(report.conventions)],
         "not_compared": None if why is None else both(without_example(why).text),
     }
 
