@@ -215,7 +215,7 @@ def test_the_report_says_why_and_what_to_write() -> None:
 
 
 def test_ci_is_not_told_that_it_passed() -> None:
-    (suite,) = ElementTree.fromstring(junit(data(verify(Right))))  # noqa: S314 (it is ours)
+    (suite,) = ElementTree.fromstring(junit([data(verify(Right))]))  # noqa: S314 (it is ours)
     assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
     with pytest.raises(AssertionError, match="not proven: no check fails"):
         assert_attention(Right)

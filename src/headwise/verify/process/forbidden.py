@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-from headwise.errors import BadValue
+from headwise.errors import BadFile, BadValue
+from headwise.verify.target.loading import source_of
 
 ALIASES = {"F": "torch.nn.functional", "nn": "torch.nn", "np": "numpy"}
 """Names that everybody uses for these modules."""
@@ -183,8 +184,8 @@ _TORCH = str(Path(torch.__file__).parent)
 def _in_source(file: Path, name: str, forbidden: Sequence[_Forbidden]) -> Iterator[tuple[str, int]]:
     """Name and line of the forbidden ones in the source that a target consists of."""
     try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        tree = ast.parse(source_of(file))
+    except (OSError, SyntaxError, ValueError, BadFile):
         return
     aliases = dict(_imports(tree))
     for node in _reached(tree, name):

@@ -156,6 +156,16 @@ def _notebook(path: Path, name: str) -> ModuleType:
     return module
 
 
+def source_of(path: Path) -> str | bytes:
+    """The Python source of a file, or of the code cells of a notebook, as it is run.
+
+    Raises:
+        BadFile: if a notebook cannot be read as one.
+        OSError: if there is no such file.
+    """
+    return "\n".join(_code_cells(path)) if path.suffix == ".ipynb" else path.read_bytes()
+
+
 def _code_cells(path: Path) -> list[str]:
     if path.stat().st_size > LARGEST_NOTEBOOK:
         raise BadFile(
@@ -210,8 +220,7 @@ def _nameless(path: Path) -> BadFile:
     """The error for a file without ``:Name``; it lists the names in the file without running it."""
     names: list[str] = []
     with suppress(OSError, SyntaxError, ValueError, BadFile):
-        notebook = path.suffix == ".ipynb"
-        source = "\n".join(_code_cells(path)) if notebook else path.read_bytes()[:LARGEST]
+        source = source_of(path)[:LARGEST]
         kinds = (ast.ClassDef, ast.FunctionDef)
         names = [
             n.name for n in ast.parse(source).body if isinstance(n, kinds) and n.name[0] != "_"
