@@ -36,7 +36,7 @@ FIRST = "in call 1, q (2, 3, 7, 5), k (2, 3, 7, 5), v (2, 3, 7, 5)"
         ),
         ("floods", "printed more than 100000 bytes and was stopped", "打印超过", FIRST),
         ("crashes", "crashed with SIGSEGV", "因 SIGSEGV 崩溃", FIRST),
-        ("late", "was stopped after", "在 1.5 秒后被终止", "in call 6, q (2, 3, 7, 5)"),
+        ("late", "was stopped after", "在 1.5 秒后被终止", "in call 6, q ("),
         (
             "Sleeps",
             "was stopped after",

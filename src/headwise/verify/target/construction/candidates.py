@@ -151,8 +151,8 @@ def _of_construction(
 
 def _other_groups(name: str, stated: Stated, own: int, size: tuple[int, int]) -> BadFile:
     return BadFile(
-        "kv_heads: {name} has {own} key/value heads for {heads} heads, got {stated}; use --kv-heads "
-        "{own}, or state its constructor's argument with --set",
+        "kv_heads: {name} has {own} key/value heads for {heads} heads, got {stated}; use "
+        "--kv-heads {own}, or state its constructor's argument with --set",
         name=name,
         own=own,
         heads=size[1],
