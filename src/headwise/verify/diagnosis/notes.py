@@ -114,9 +114,8 @@ def _masks(conventions: Conventions) -> Iterator[Text]:
             argument=argument,
         )
     signature = conventions.runner.signature
-    maybe = (name for name in signature.maybe if name not in conventions.arguments)
-    for argument in (*signature.left, *maybe):
-        if argument not in signature.flags:
+    for argument in signature.left:
+        if argument not in (*signature.flags, *conventions.arguments):
             yield Text("{argument}: not tried, left at its default", argument=argument)
     how = Text("found by trial" if conventions.certain else "assumed: no trial decided it")
     if conventions.stated.mask_true is not None:

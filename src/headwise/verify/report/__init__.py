@@ -30,6 +30,7 @@ def data(report: "Report") -> Data:
     from headwise.verify.mistakes import MISTAKES
 
     signature, why = report.conventions.runner.signature, report.not_compared
+    tried = (*signature.flags, *report.conventions.arguments)
     return {
         **_head(report.name, report.status),
         "embed_dim": report.embed_dim,
@@ -49,8 +50,7 @@ def data(report: "Report") -> Data:
         "not_understood": list(report.conventions.unknown),
         "not_exercised": [
             *report.conventions.unknown,
-            *(name for name in signature.left if name not in signature.flags),
-            *(name for name in signature.maybe if name not in report.conventions.arguments),
+            *(name for name in signature.left if name not in tried),
         ],
         "notes": [both(note) for note in report.notes],
         "conventions": [both(words) for words in headline(report.conventions)],

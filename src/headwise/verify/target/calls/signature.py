@@ -142,7 +142,7 @@ def _signature(
     used = {*masks, *extras, *angles, *(p.name for p in inputs)}
     maybe = [p.name for p in parameters if p.default is None and p.name not in used]
     maybe = [name for name in maybe if not SKIPPED.search(name)]
-    left = [p.name for p in parameters if p.name not in used and p.name not in maybe]
+    left = [p.name for p in parameters if p.name not in used]
     return Signature(
         tensors=_roles([p.name for p in inputs]),
         masks=tuple(masks),

@@ -145,6 +145,8 @@ def values_of(parameter: inspect.Parameter, sizes: Sizes) -> tuple[object, ...]:
     required = default is parameter.empty
     if parameter.name == "batch_first":
         return (True,)
+    if kind in ("embed", "heads") and known_exactly(parameter.name) and len(parameter.name) > 2:
+        named = {kind: named[kind][:1]}  # it cannot mean anything else
     if kind in named and (required or _replaces(kind, parameter)):
         own = () if required or kind == "kv_heads" else (default,)
         return tuple(dict.fromkeys((*named[kind], *own)))
