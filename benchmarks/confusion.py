@@ -4,6 +4,7 @@ python -m benchmarks.confusion            # print the table
 python -m benchmarks.confusion --write    # also write it into docs/verify.md
 """
 
+import json
 import runpy
 import statistics
 import sys
@@ -12,11 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from headwise.errors import BadFile
 from headwise.verify import verify
 from headwise.verify.target import load
 
 ROOT = Path(__file__).parent.parent
 TARGETS = ROOT / "tests" / "verify" / "targets"
+STRANGERS = TARGETS / "strangers"
 PAGE = ROOT / "docs" / "verify.md"
 EMBED_DIM, HEADS = 12, 3
 START, END = "<!-- figures: {} -->", "<!-- end of figures: {} -->"
@@ -60,9 +63,76 @@ class TargetResult:
         return not self.named if not wanted else wanted in self.named
 
 
+@dataclass(frozen=True)
+class Stranger:
+    """One target of the strangers' corpus: its file and name, and its mistake, if it has one."""
+
+    file: str
+    name: str
+    right: bool
+    named: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StrangerResult:
+    """What `verify` said of a stranger's target: a status, or "refused", and named mistakes."""
+
+    stranger: Stranger
+    status: str
+    named: tuple[frozenset[str], ...]
+    seconds: float
+
+    @property
+    def named_right(self) -> bool:
+        """Whether the mistake is among those named; none for a right target."""
+        if not self.stranger.named:
+            return not self.named
+        return any(set(self.stranger.named) & group for group in self.named)
+
+
+def strangers() -> Iterator[Stranger]:
+    """Every target of the strangers' corpus, as its manifest lists it."""
+    manifest = json.loads((STRANGERS / "manifest.json").read_text(encoding="utf-8"))
+    for entry in manifest:
+        yield Stranger(entry["file"], entry["target"], entry["right"], tuple(entry["named"]))
+
+
+def check_stranger(stranger: Stranger) -> StrangerResult:
+    """Verify one stranger's target, without an option."""
+    start = time.process_time()
+    try:
+        report = verify(load(f"{STRANGERS / stranger.file}:{stranger.name}"), stranger.file)
+    except BadFile:
+        return StrangerResult(stranger, "refused", (), time.process_time() - start)
+    named = tuple(frozenset(m.name for m in group) for group in report.mistakes)
+    return StrangerResult(stranger, report.status, named, time.process_time() - start)
+
+
+def strangers_table(results: list[StrangerResult], chinese: bool) -> str:
+    """The five figures of the strangers' corpus as Markdown."""
+    right = [r for r in results if r.stranger.right]
+    wrong = [r for r in results if not r.stranger.right]
+    unjudged = [r for r in results if r.status in ("refused", "unproven")]
+    rows = [
+        ("right, passed", "正确，通过", sum(r.status == "accepted" for r in right), len(right)),
+        ("right, accused", "正确，被误判", sum(r.status == "differs" for r in right), len(right)),
+        ("wrong, caught", "错误，被发现", sum(r.status == "differs" for r in wrong), len(wrong)),
+        ("wrong, named right", "错误，指名正确", sum(r.named_right for r in wrong), len(wrong)),
+        ("refused or unproven", "无法验证或未能证明", len(unjudged), len(results)),
+    ]
+    head = "| 结果 | 个数 | 总数 |" if chinese else "| outcome | targets | of |"
+    lines = [head, "|---|---|---|"]
+    lines += [f"| {zh if chinese else en} | {n} | {of} |" for en, zh, n, of in rows]
+    seconds = [r.seconds for r in results]
+    middle, most = statistics.median(seconds), max(seconds)
+    times = f"CPU seconds: median {middle:.1f}, at most {most:.1f}."
+    times = f"CPU 秒数：中位数 {middle:.1f}，最多 {most:.1f}。" if chinese else times
+    return "\n".join((*lines, "", times))
+
+
 def corpus() -> Iterator[Target]:
     """Yield every target whose file lists its mistakes."""
-    for path in sorted(TARGETS.rglob("*.py")):
+    for path in sorted(p for p in TARGETS.rglob("*.py") if STRANGERS not in p.parents):
         module = runpy.run_path(str(path))
         for name, mistakes in module.get("MISTAKES", {}).items():
             right = not mistakes and name not in module.get("UNKNOWN", ())
@@ -124,14 +194,20 @@ def times(told: list[TargetResult], chinese: bool) -> str:
     return f"Median CPU seconds of a verification, torch loaded, {size}: {', '.join(parts)}."
 
 
-def write(told: list[TargetResult]) -> None:
+def write(told: list[TargetResult], others: list[StrangerResult]) -> None:
     """Write the tables in both languages between their marks on the page."""
     text = PAGE.read_text(encoding="utf-8")
-    for language in ("en", "zh"):
-        start, end = START.format(language), END.format(language)
+    tables = {
+        mark: table(told, mark == "zh")
+        if mark in ("en", "zh")
+        else strangers_table(others, "zh" in mark)
+        for mark in ("en", "zh", "strangers: en", "strangers: zh")
+    }
+    for mark, content in tables.items():
+        start, end = START.format(mark), END.format(mark)
         before, _, rest = text.partition(start)
         _, _, after = rest.partition(end)
-        text = f"{before}{start}\n{table(told, language == 'zh')}\n{end}{after}"
+        text = f"{before}{start}\n{content}\n{end}{after}"
     PAGE.write_text(text, encoding="utf-8")
 
 
@@ -146,8 +222,13 @@ def main() -> None:
             wanted = " + ".join(target.mistakes) or "-"
             print(f"{target.name}: accepted: {one.accepted}, named: {said}, expected: {wanted}")
     print(table(told, chinese=False))
+    others = [check_stranger(stranger) for stranger in strangers()]
+    for other in others:
+        if not other.named_right or (other.status == "accepted") != other.stranger.right:
+            print(f"{other.stranger.file}: {other.status}, {[sorted(g) for g in other.named]}")
+    print(strangers_table(others, chinese=False))
     if "--write" in sys.argv:
-        write(told)
+        write(told, others)
 
 
 if __name__ == "__main__":

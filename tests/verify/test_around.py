@@ -8,7 +8,7 @@ from torch import nn
 
 from headwise.verify import verify
 from headwise.verify.target import load
-from headwise.verify.target.construct import bypassed, norms
+from headwise.verify.target.parameters.locate import bypassed, norms
 
 AROUND = Path(__file__).parent / "targets" / "corpus" / "around.py"
 
@@ -33,7 +33,7 @@ def test_what_stands_around_is_told(name: str, norm: str, added: bool) -> None:
 @pytest.mark.parametrize("name", ["PostNormNoScale", "PreNormPair"])
 def test_the_snippet_sets_it_aside_too(name: str, capsys) -> None:
     code = report_of(name).smallest["module_forward"]
-    assert "with bypassed(module, ('" in code
+    assert "norm.register_forward_hook(" in code
     exec(code, {})  # noqa: S102 - what a person would paste
     assert capsys.readouterr().out
 

@@ -8,7 +8,7 @@ import torch
 
 from headwise.verify import verify
 from headwise.verify.target import load
-from headwise.verify.target.conventions import arrays_of, changed, tensors_of
+from headwise.verify.target.calls.guarded_call import arrays_of, changed, tensors_of
 
 STYLES = Path(__file__).parent / "targets" / "corpus" / "numpy_styles.py"
 

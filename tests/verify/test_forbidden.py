@@ -63,7 +63,8 @@ USES = {
     "an overload of an operator": (calling(OVERLOAD), SDPA, "runs"),
     "a method of tensors": (calling("product"), SOFTMAX, "runs"),
     "a function that a function calls": (
-        "def f(q, k, v):\n    return F.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1) @ v\n",
+        "def f(q, k, v):\n    d = q.shape[-1]\n"
+        "    s = F.softmax(q @ k.mT / d**0.5, dim=-1)\n    return s @ v\n",
         SOFTMAX,
         "runs",
     ),

@@ -7,8 +7,9 @@ from torch import nn
 from headwise.verify import verify
 from headwise.verify.diagnosis.snippet import differentiable, gradient
 from headwise.verify.oracle.tolerance import judge
+from headwise.verify.target.construction.candidates import runner
 from headwise.verify.target.conventions import Runner
-from headwise.verify.target.runners import FunctionRunner, runner
+from headwise.verify.target.runners import FunctionRunner
 
 
 def scores(q, k, mask):

@@ -9,9 +9,9 @@ from torch import nn
 from headwise.verify import verify
 from headwise.verify.oracle.jobs import self_job
 from headwise.verify.target import load
+from headwise.verify.target.construction.candidates import runner
 from headwise.verify.target.module_runner import ModuleRunner
-from headwise.verify.target.parameter_probe import probe
-from headwise.verify.target.runners import runner
+from headwise.verify.target.parameters.parameter_probe import probe
 
 UNNAMED = Path(__file__).parent / "targets" / "corpus" / "unnamed.py"
 E, H = 12, 3

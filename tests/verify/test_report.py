@@ -15,8 +15,8 @@ from headwise.verify.report import data, unusable
 from headwise.verify.report.formats import faults, schema
 from headwise.verify.report.report_document import document, verdict
 from headwise.verify.target import NotRecognised, load
-from headwise.verify.target.construct import made
-from headwise.verify.target.conventions import OutOfMemory, guarded, no_log, out_of_memory
+from headwise.verify.target.calls.guarded_call import OutOfMemory, guarded, no_log, out_of_memory
+from headwise.verify.target.construction.construct import made
 
 TARGETS = Path(__file__).parent / "targets"
 

@@ -73,7 +73,8 @@ def test_the_two_modules_pass(module) -> None:
     report = verify(module, module.__module__)
     assert [f"{f.check.name}: {f.failed}" for f in report.findings if not f.passed] == []
     assert report.accepted
-    assert all(finding.trials for finding in report.findings)
+    idle = {finding.check.name for finding in report.findings if not finding.trials}
+    assert idle == {"positions", "cache_continues"}  # it has neither
     assert report.conventions.unknown == ()
 
 
@@ -111,8 +112,8 @@ def test_the_step_is_seen_from_inside_alone(name: str, steps: set[str]) -> None:
     from headwise.verify.diagnosis import first_difference, matching_quantities, record
     from headwise.verify.oracle import oracle
     from headwise.verify.oracle.jobs import self_job
-    from headwise.verify.target.discovery import find_conventions
-    from headwise.verify.target.runners import runner
+    from headwise.verify.target.construction.candidates import runner
+    from headwise.verify.target.trials.discovery import find_conventions
 
     subject = find_conventions(runner(target(name), name, 15, 3), 15, 3, 0).subject(name, 15, 3)
     job = self_job(15, 3)
@@ -140,8 +141,8 @@ def test_another_size_and_seed() -> None:
 
 def test_an_instance_keeps_its_heads() -> None:
     assert verify(nn.MultiheadAttention(15, 3, batch_first=True)).accepted
-    with pytest.raises(BadValue, match=r"heads: .* has 5 heads, got 3; use --heads 5"):
-        verify(nn.MultiheadAttention(15, 5, batch_first=True))
+    report = verify(nn.MultiheadAttention(15, 5, batch_first=True))
+    assert (report.status, report.heads) == ("accepted", 5)
 
 
 def test_what_cannot_be_told_apart_asks_for_an_adapter_and_shows_one() -> None:
@@ -162,11 +163,6 @@ class Refusing(nn.Module):
     def __init__(self, embed_dim, num_heads):
         super().__init__()
         raise RuntimeError("no room")
-
-
-class Asking(nn.MultiheadAttention):
-    def forward(self, a, b, c, d, e):
-        return a
 
 
 class Crashing(nn.MultiheadAttention):
@@ -206,9 +202,8 @@ def two(q, k):
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        (Needy, "the argument 'temperament' of Needy is not recognised"),
+        (Needy, r"the arguments \(\) of Needy are not recognised"),
         (Refusing, "raises RuntimeError: no room"),
-        (Asking, "the arguments a, b, c, d, e"),
         (Crashing, "raises RuntimeError: bang"),
         (Leaving, "raises SystemExit: 3"),
         (Shapeless, "expected an output of shape"),
@@ -242,7 +237,10 @@ def test_what_does_not_load(tmp_path: Path) -> None:
         (f"{fine}:number", "is int, expected a class, a function or a module"),
         (f"{tmp_path / 'none.py'}:f", r"none\.py is no Python file"),
         ("torch.nn.Multihead", "torch.nn has no 'Multihead'; it has MultiheadAttention"),
-        ("no.such.module.Name", "no.such.module does not import: ModuleNotFoundError"),
+        (
+            "no.such.module.Name",
+            "no.such.module does not import: there is no module 'no'; install it first: pip",
+        ),
         ("word", r"expected path/to/file\.py:Name or package\.Name, got 'word'"),
         ("a b.c", r"expected path/to/file\.py:Name or package\.Name, got 'a b\.c'"),
     )

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from torch import nn
@@ -70,18 +71,67 @@ def test_a_file_of_a_package_is_imported_from_it(tmp_path: Path) -> None:
     assert call == "Attention"
 
 
-def test_a_config_has_what_the_class_reads() -> None:
-    from types import SimpleNamespace
+class ByAttribute(nn.Module):
+    def __init__(self, config, bias):
+        super().__init__()
+        self.size = config.n_embd
 
-    class Reads(nn.Module):
-        def __init__(self, config, bias):
-            super().__init__()
-            self.size = config.n_embd
 
-    config = SimpleNamespace(n_embd=15, n_head=3)
-    lines, call = constructor_call(Reads, {"config": config, "bias": True}, "Reads")
-    assert lines == ["from types import SimpleNamespace"]
-    assert call == "Reads(config=SimpleNamespace(n_embd=15), bias=True)"
+class ByKey(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.size, self.deep = config["n_embd"], config.get("deep", False)
+
+
+class ByBoth(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.size, self.heads = config["n_embd"], config.n_embd
+
+
+class Settings:
+    n_embd = 768
+
+    def __init__(self, bias):
+        self.bias = bias
+        self.without = not bias
+
+
+class OfItsOwn(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.size, self.bias = config.n_embd, config.bias
+
+
+def settings() -> Settings:
+    own = Settings(bias=False)
+    own.n_embd = 15
+    return own
+
+
+@pytest.mark.parametrize(
+    ("cls", "arguments", "call"),
+    [
+        (
+            ByAttribute,
+            {"config": SimpleNamespace(n_embd=15), "bias": True},
+            "ByAttribute(config=SimpleNamespace(n_embd=15), bias=True)",
+        ),
+        (ByKey, {"config": SimpleNamespace(n_embd=15)}, "ByKey(config={'n_embd': 15})"),
+        (ByBoth, {"config": SimpleNamespace(n_embd=15)}, ""),
+        (OfItsOwn, {"config": settings()}, "OfItsOwn(config=config)"),
+    ],
+    ids=["by attribute", "by key", "by both", "a class of its own"],
+)
+def test_a_config_is_written_as_the_class_reads_it(
+    cls: type, arguments: dict[str, object], call: str
+) -> None:
+    lines, written = constructor_call(cls, arguments, f"{__file__}:{cls.__name__}")
+    assert call in (written, "")
+    names: dict = {}
+    exec("\n".join((*lines, f"made = {written}")), names)  # noqa: S102 (our own)
+    assert names["made"].size == 15
+    assert not any(line.startswith("from headwise") for line in lines)
 
 
 def test_literals_are_values_again() -> None:

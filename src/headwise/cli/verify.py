@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headwise.verify.process import Limits, Request
     from headwise.verify.report import Data
     from headwise.verify.submissions.results import Results
+    from headwise.verify.target.stated import Stated
 
 SUMMARY = Text("Compare an attention with an exact oracle and name its mistake.")
 
@@ -64,6 +65,13 @@ _HELP_TEXTS = {
     "--seed": Text("Seed of the inputs and weights."),
     "--embed-dim": Text("Embedding size E for the tests, a multiple of the number of heads."),
     "--heads": Text("Number of heads H for the tests."),
+    "--set": Text("An argument of the constructor, as name=value; can be given several times."),
+    "--mask-true": Text("What True or 1 means in the masks; default: found by trial."),
+    "--layout": Text(
+        "The axes of the input, batch first or length first; default: found by trial."
+    ),
+    "--kv-heads": Text("Number of key/value heads; default: found by trial."),
+    "--causal": Text("The target masks later keys itself; default: found by trial."),
     "--forbid": Text(
         "A class or function that the target may not use, such as torch.nn.MultiheadAttention or "
         "F.scaled_dot_product_attention; can be given several times."
@@ -81,7 +89,11 @@ _HELP_TEXTS = {
 _SIZE, _SHOWN = click.IntRange(min=1, max=512), {"show_default": True}
 _TIME = click.FloatRange(0.1, 86400)
 _KINDS: dict[str, dict[str, Any]] = {
-    **{key: {"is_flag": True} for key in ("--self-test", "--compile")},
+    **{key: {"is_flag": True} for key in ("--self-test", "--compile", "--causal")},
+    "--set": {"multiple": True, "metavar": "NAME=VALUE"},
+    "--mask-true": {"type": click.Choice(["attend", "blocked"])},
+    "--layout": {"type": click.Choice(["batch-first", "length-first"])},
+    "--kv-heads": {"type": _SIZE},
     "--seed": {"type": click.IntRange(0, 2**31), "default": 0, **_SHOWN},
     "--embed-dim": {"type": _SIZE, "default": EMBED_DIM, **_SHOWN},
     "--heads": {"type": _SIZE, "default": HEADS, **_SHOWN},
@@ -130,7 +142,7 @@ def _verified(values: SimpleNamespace, destination: Destination) -> int:
     from headwise.verify.process import Limits, Request
 
     names = (values.embed_dim, values.heads, values.seed, values.compile, values.forbid)
-    request = Request(values.targets[0], *names)
+    request = Request(values.targets[0], *names, _stated(values))
     limits = Limits(values.time_limit, values.memory_limit, wall=values.wall_limit)
     if len(values.targets) > 1 or _holds_several(values.targets[0]):
         return _all_verified(values, request, limits, destination)
@@ -166,6 +178,19 @@ def _one_verified(
     _also_junit(values, [report], lang)
     _write_report(destination, report)
     return _status([report])
+
+
+def _stated(values: SimpleNamespace) -> "Stated":
+    """The conventions that the options state."""
+    from headwise.verify.target.stated import Stated, stated_arguments
+
+    return Stated(
+        mask_true=values.mask_true,
+        layout=values.layout,
+        kv_heads=values.kv_heads,
+        causal=values.causal,
+        arguments=stated_arguments(values.set),
+    )
 
 
 def _all_verified(

@@ -1,6 +1,6 @@
 """Checks, the subjects that they examine, and the judgement of their trials."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from headwise.call import Call, Result
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full, padding
-from headwise.positions import Stage
+from headwise.positions import Position, Stage
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.pipeline import Pipeline
@@ -24,25 +24,32 @@ class Subject:
     """An implementation under test.
 
     Attributes:
-        name: the name of the subject in messages.
-        attend: the attention alone, or None if it cannot be called alone.
-        module: the attention with its projections, or None if it has no projections.
-        refuses: returns why a call or a job is not supported, or None if it is supported.
-        embed_dim: E of the jobs.
-        heads: H of the jobs.
-        lacks: the weights that the subject does not have, such as "q_bias"; jobs omit them.
-        ways: the module for each of its mask arguments; None if it has no mask argument.
-        groups: G of the jobs, the number of key/value heads; None for H.
-        base: the mask that the subject always applies.
-        together: the module with the two parts of a mask ``a & b`` in two arguments, or None.
-        jobs: the cache of `masked_job`, so that the oracle runs once for all checks.
-        truth: the expected output of a job in a dtype, if the weights are unknown and there is no
-            oracle: the output of the subject itself in that dtype.
+        name: its name in messages.
+        attend: the attention alone, or None where it cannot be reached.
+        module: the attention with its projections, or None where it has none.
+        refuses: why it does not support a call or a job, or None where it does.
+        embed_dim: E of its jobs.
+        heads: H of its jobs.
+        lacks: the weights it does not have, such as "q_bias"; its jobs come without them.
+        ways: its mask arguments one by one; None where it takes masks in no argument.
+        groups: G of its jobs, the key/value heads; None for as many as heads.
+        base: the mask that it applies by itself.
+        together: the module with the two sides of a mask ``a & b`` in two arguments, or None.
+        jobs: the jobs of `masked_job`, whose oracle is computed once for all checks.
+        position: the position encoding that is part of it, or None.
+        any_position: whether it takes jobs with any position encoding.
+        resized: the subject for another E and H, or None where it cannot have them.
+        cached: the outcome of the last queries, with the keys before them in a cache, or None.
+        unused: the names of the parameters beside the weights that have no effect.
+        may_raise: whether an exception refuses a job, as a user's code does; else it is a failure.
+        raised: the errors of the jobs that it refused so.
+        truth: where the weights are unknown and there is no oracle: the output that a job should
+            have in a dtype, which is what the subject itself returns in that dtype.
     """
 
     name: str
     attend: Callable[[Call], Result] | None = None
-    module: Callable[[Job], Outcome] | None = None
+    module: Callable[[Job], Outcome | None] | None = None
     refuses: Callable[[Call | Job], Text | None] = lambda _what: None
     embed_dim: int = 15
     heads: int = 3
@@ -52,11 +59,18 @@ class Subject:
     together: Callable[[Job], Outcome | None] | None = None
     base: Mask = field(default_factory=full)
     truth: Callable[[Job, torch.dtype], Tensor] | None = None
+    position: Position | None = None
+    any_position: bool = False
+    resized: Callable[[int, int], "Subject | None"] | None = None
+    cached: Callable[[Job], Outcome | None] | None = None
+    unused: Callable[[], Sequence[str]] | None = None
+    may_raise: bool = False
+    raised: list[Exception] = field(default_factory=list, repr=False, compare=False)
     jobs: dict[object, Job] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def fit(self, job: Job) -> Job:
-        """Return the job with only the weights that the subject has."""
-        return job.fitted(self.lacks, self.groups)
+        """A job with the weights that the subject has."""
+        return replace(job.fitted(self.lacks, self.groups), position=self.position)
 
 
 Probe = Callable[[Subject, torch.dtype], Iterator[Evidence]]
@@ -87,7 +101,18 @@ def of_pipeline(name: str, pipeline: Pipeline) -> Subject:
         positioned = isinstance(what, Call) and what.position.stages - {Stage.INPUT}
         return Text("it has no position") if positioned else None
 
-    return Subject(name, attend=pipeline.attend, module=module, refuses=refuses)
+    def resized(embed_dim: int, heads: int) -> Subject:
+        return Subject(name, module=module, refuses=refuses, embed_dim=embed_dim, heads=heads)
+
+    return Subject(
+        name,
+        attend=pipeline.attend,
+        module=module,
+        refuses=refuses,
+        any_position=True,
+        resized=resized,
+        cached=module,
+    )
 
 
 def attend(subject: Subject, call: Call) -> Result | None:
@@ -101,7 +126,13 @@ def compute(subject: Subject, job: Job) -> Outcome | None:
     """Return the subject's outcome for a job; None if it does not support the job."""
     if subject.module is None or subject.refuses(job) is not None:
         return None
-    return subject.module(job)
+    try:
+        return subject.module(job)
+    except Exception as error:
+        if not subject.may_raise:
+            raise
+        subject.raised.append(error)
+        return None
 
 
 def attempt(subject: Subject, job: Job) -> Outcome | None:

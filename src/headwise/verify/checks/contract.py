@@ -30,6 +30,7 @@ from headwise.verify.checks import (
 )
 from headwise.verify.checks.edge_cases import EXTREMES
 from headwise.verify.checks.metamorphic import METAMORPHIC
+from headwise.verify.checks.special_cases import SPECIAL
 from headwise.verify.oracle import oracle, torch_attention
 from headwise.verify.oracle.jobs import Job, Outcome, Weights, cross_job, self_job
 from headwise.verify.oracle.tolerance import Evidence, judge, judge_gradients
@@ -80,7 +81,9 @@ def _outcomes(
 
 
 def as_torch(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Check that the output equals `torch.nn.MultiheadAttention` with the same weights."""
+    """The output equals that of `torch.nn.MultiheadAttention` with the same weights."""
+    if subject.position is not None:
+        return
     for name, job, outcome in _outcomes(subject, dtype, tried(subject)):
         plain = torch_attention(job).output
         yield name, judge(outcome.output, plain, oracle(job)["output"])
@@ -108,6 +111,8 @@ def module_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 def projection_closed_form(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """With zero queries, the output is the output projection of the mean of x Wᵀ + b."""
+    if subject.position is not None:
+        return
     for job in jobs(subject, dtype):
         job = replace(job, weights=job.weights.map(torch.zeros_like, "q"))
         yield from matches_exact(subject, job, _mean_of_values(job))
@@ -124,7 +129,9 @@ def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
 
 
 def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Zero keys give the mean of the values, but constant queries do not."""
+    """Zero keys give the mean of the values; constant queries do not."""
+    if subject.position is not None:
+        return
     for job in jobs(subject, dtype):
         w = job.weights
         silent = replace(job, weights=w.map(torch.zeros_like, "k"))
@@ -134,7 +141,9 @@ def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evide
 
 
 def heads_are_slices(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output is the sum of the heads, each projected by its own slice of W^O."""
+    """The output is the sum of single heads, each through its own slice of W^O."""
+    if subject.position is not None:
+        return
     for job in jobs(subject, dtype):
         yield from matches_exact(subject, job, _sum_of_heads(job.to(torch.float64)))
 
@@ -172,6 +181,11 @@ def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
             yield name, judge(outcome.output, oracle(loud, dtype)["output"], exact)
 
 
+def loud_job(job: Job, dtype: torch.dtype) -> Job:
+    """A job of equal tokens whose queries are scaled-up keys: every score is 200 and more."""
+    return _loud(job, dtype)[0]
+
+
 def _loud(job: Job, dtype: torch.dtype) -> tuple[Job, Tensor]:
     """Return a job of equal tokens whose queries are scaled keys, and its exact output."""
     x, w = job.query[:, :1].expand_as(job.query).contiguous(), job.weights
@@ -191,6 +205,10 @@ def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
         outcome = compute(subject, job)
         if outcome is not None:
             yield ", ".join(outcome.wrote) or "inputs", yes_or_no(not outcome.wrote)
+    for mask in (causal(), PADDED & subject.base):
+        outcome = compute(subject, masked_job(subject, dtype, mask))
+        if outcome is not None and mask != subject.base:
+            yield f"mask: {', '.join(outcome.wrote)}", yes_or_no(not outcome.wrote)
     generator = torch.Generator().manual_seed(4)
     qkv = [torch.randn(2, 3, n, 11, generator=generator).to(dtype) for n in (5, 7, 7)]
     before = [tensor.clone() for tensor in qkv]
@@ -250,6 +268,7 @@ CONTRACT: tuple[Check, ...] = (
     Check.of(eval_without_dropout, Text("no dropout in eval")),
     *METAMORPHIC,
     *EXTREMES,
+    *SPECIAL,
 )
 
 
@@ -305,4 +324,11 @@ BLACK_BOX: tuple[Check, ...] = (
     *(check for check in CONTRACT if check.name in _UNCHANGED),
     *(replace(c, probe=_WITHOUT_ORACLE[c.name]) for c in CONTRACT if c.name in _WITHOUT_ORACLE),
 )
-"""The checks of a target whose weights are unknown."""
+"""The checks of a target whose weights are not known."""
+
+ANY_FUNCTION: tuple[Check, ...] = tuple(
+    check
+    for check in BLACK_BOX
+    if check.name not in ("smallest_sizes", "long_sequence", "permutation_equivariant")
+)
+"""The checks of a target that is more than the definition of attention."""

@@ -66,7 +66,9 @@ def blind_rows_alone(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 
 
 def permutation_equivariant(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Without a mask, permuting the tokens permutes the outputs in the same way."""
+    """Without a mask, permuted tokens give permuted outputs."""
+    if subject.position is not None:
+        return
     job, order = masked_job(subject, dtype), (slice(None), list(ORDER))
     outcome = compute(subject, job.with_input(job.query[order]))
     yield from compare("tokens in another order", outcome, subject, job, order)

@@ -135,8 +135,9 @@ def self_test(
 
 
 def mutant(mistake: Mistake) -> Subject:
-    """Return the pipeline with one mistake as a subject."""
-    return of_pipeline(mistake.name, Pipeline().with_steps(mistake.replacement))
+    """The pipeline with one mistake, as a subject."""
+    subject = of_pipeline(mistake.name, Pipeline().with_steps(mistake.replacement))
+    return subject if mistake.subject is None else mistake.subject(subject)
 
 
 def _first(

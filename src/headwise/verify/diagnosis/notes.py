@@ -5,22 +5,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from headwise.call import Call
 from headwise.lang import Text
 from headwise.masks import causal, from_tensor, full, padding
 from headwise.positions import Rotary
-from headwise.reference import reference
 from headwise.verify.checks import LENGTH, PADDED, Subject, attempt, masked_job
 from headwise.verify.checks.edge_cases import refusals
-from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import Job, Outcome, cross_job
-from headwise.verify.oracle.tolerance import judge, judge_job
+from headwise.verify.oracle.tolerance import judge_job
 from headwise.verify.target.conventions import Conventions
 from headwise.verify.target.module_runner import ModuleRunner
-from headwise.verify.target.parameter_names import Binding
+from headwise.verify.target.parameters.parameter_names import Binding
 from headwise.verify.target.runners import FunctionRunner
+
+AXES = {
+    "l b e": Text("it takes (L, B, E): length first"),
+    "b e l": Text("it takes (B, E, L): features before length"),
+    "l e": Text("it takes (L, E): one sample without a batch"),
+}
 
 
 def notes_on(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
@@ -31,16 +33,67 @@ def notes_on(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
     return tuple(notes)
 
 
+def headline(conventions: Conventions) -> tuple[Text, ...]:
+    """The conventions that were found, a few words each, for the first line of a report."""
+    runner, base, signature = conventions.runner, conventions.base, conventions.runner.signature
+    axes = getattr(runner, "axes", None)
+    result = [SHORT_AXES[axes]] if axes in SHORT_AXES else []
+    if isinstance(runner, FunctionRunner):
+        result.append(Text("q, k, v ({axes})", axes=", ".join(runner.order.upper().split())))
+    for argument, form in {f.argument: f for f in reversed(conventions.forms)}.items():
+        meaning = MEANINGS[form.encoding]
+        result.append(Text("{argument}: {meaning}", argument=argument, meaning=meaning))
+    if runner.groups is not None:
+        heads = conventions.size[1]
+        words = Text(
+            "{groups} key/value heads for {heads} heads", groups=runner.groups, heads=heads
+        )
+        result.append(words)
+    if base == causal():
+        result.append(Text("causal inside"))
+    elif base != full():
+        result.append(Text("inside it: {name}", name=str(base)))
+    if conventions.position is not None:
+        result.append(Text("inside it: {name}", name=type(conventions.position).__name__))
+    unknown = (name for name in signature.masks if name in conventions.unknown)
+    result += [Text("{argument}: not understood", argument=name) for name in unknown]
+    return tuple(result)
+
+
+SHORT_AXES = {
+    "b l e": Text("batch first"),
+    "l b e": Text("length first"),
+    "b e l": Text("features before length"),
+    "l e": Text("no batch"),
+}
+
+MEANINGS = {
+    "may": Text("True = may attend"),
+    "blocked": Text("True = blocked"),
+    "additive": Text("a float that is added to the scores"),
+    **dict.fromkeys(("ones", "ones_int", "ones_byte"), Text("1 = may attend")),
+    **dict.fromkeys(("zeros", "zeros_int", "zeros_byte"), Text("1 = blocked")),
+    "lengths": Text("how many keys are real"),
+}
+
+
 def _calls(conventions: Conventions) -> Iterator[Text]:
     runner, base = conventions.runner, conventions.base
-    if getattr(runner, "sequence_first", False):
-        yield Text("it takes (L, B, E): length first")
+    axes = getattr(runner, "axes", "b l e")
+    if axes != "b l e":
+        yield AXES[axes]
     if isinstance(runner, ModuleRunner):
         yield from (*_packed(runner.binding), *_probed(runner), *_around(runner))
     if not runner.differentiable:
         yield Text("it works on NumPy's arrays: it has no gradients to verify")
     if "out" in runner.lacks:
         yield Text("it has no output projection")
+    if isinstance(conventions.position, Rotary):
+        pairs = conventions.position.pairs
+        yield Text('it rotates queries and keys as by Rotary(pairs="{pairs}")', pairs=pairs)
+    elif conventions.position is not None:
+        name = type(conventions.position).__name__
+        yield Text("it adds the position bias of {name}", name=name)
     if base == causal():
         yield Text("it has its own causal mask")
     elif base != full():
@@ -48,6 +101,13 @@ def _calls(conventions: Conventions) -> Iterator[Text]:
 
 
 def _masks(conventions: Conventions) -> Iterator[Text]:
+    for argument, documented in conventions.contradicted:
+        said = Text("True = may attend") if documented == "attend" else Text("True = blocked")
+        yield Text(
+            "{argument}: its documentation says {said}, and it does the opposite",
+            argument=argument,
+            said=said,
+        )
     for argument in conventions.unknown:
         yield Text(
             "{argument}: its mask convention was not recognised, so no mask was passed",
@@ -55,19 +115,13 @@ def _masks(conventions: Conventions) -> Iterator[Text]:
         )
     signature = conventions.runner.signature
     for argument in signature.left:
-        if argument not in signature.flags:
+        if argument not in (*signature.flags, *conventions.arguments):
             yield Text("{argument}: not tried, left at its default", argument=argument)
-    meanings = {
-        "may": Text("True = may attend"),
-        "blocked": Text("True = blocked"),
-        "additive": Text("a float that is added to the scores"),
-        "ones": Text("1 = may attend"),
-        "zeros": Text("1 = blocked"),
-        "lengths": Text("how many keys are real"),
-    }
     how = Text("found by trial" if conventions.certain else "assumed: no trial decided it")
+    if conventions.stated.mask_true is not None:
+        how = Text("stated")
     for argument, form in {f.argument: f for f in reversed(conventions.forms)}.items():
-        meaning = meanings[form.encoding]
+        meaning = MEANINGS[form.encoding]
         yield Text("{argument}: {meaning} ({how})", argument=argument, meaning=meaning, how=how)
 
 
@@ -79,10 +133,16 @@ def _packed(binding: Binding) -> Iterator[Text]:
         yield Text("{name}: grouped by head, with q, k and v of each (found by trial)", name=name)
     elif binding.layout == "last":
         yield Text("{name}: q, k and v alternate within each head (found by trial)", name=name)
+    elif binding.layout == "q v k":
+        yield Text("{name}: q, then v, then k (found by trial)", name=name)
+    if binding.interleaved:
+        yield Text("head h has every H-th feature, in the split and in the merge (found by trial)")
 
 
 def _probed(runner: ModuleRunner) -> Iterator[Text]:
-    """Note the roles of parameters that were identified by their effect."""
+    """The roles of parameters that were identified by their effect."""
+    if runner.call:
+        yield Text("constructed as {call}", call=runner.call)
     if runner.probed:
         places = runner.binding.places.items()
         by_role = {" + ".join(n): place[0].name for n, place in places if "bias" not in n[0]}
@@ -140,8 +200,11 @@ def choices(conventions: Conventions, subject: Subject) -> Iterator[Text]:
     if isinstance(runner, ModuleRunner):
         yield from _scope(runner)
         yield from _silent_hooks(runner, subject)
-        for argument in runner.signature.angles:
-            yield _turned(conventions, runner, argument, subject)
+        names = ", ".join(runner.signature.angles)
+        if names and conventions.position is None:
+            yield Text(
+                "{names}: tried with angles of 0 only; its rotation was not verified", names=names
+            )
     yield from _leaks(subject)
 
 
@@ -241,41 +304,3 @@ def _leaks(subject: Subject) -> Iterator[Text]:
         yield Text(
             "NaN in a masked value reaches the output (0 · NaN is NaN); headwise keeps it out"
         )
-
-
-def _turned(
-    conventions: Conventions, runner: ModuleRunner, argument: str, subject: Subject
-) -> Text:
-    """Note how the cosines and sines of consecutive positions rotate q and k."""
-    job = masked_job(subject, torch.float32, conventions.base)
-    dim = job.head_dim
-    unturned = Text(
-        "{argument}: tried with angles of 0 only; its rotation was not verified", argument=argument
-    )
-    if dim % 2:
-        return unturned
-    angles = torch.arange(LENGTH)[:, None] * 10000.0 ** -(torch.arange(0, dim, 2) / dim)
-    for pairs, spread in (
-        ("halves", torch.cat((angles, angles), -1)),
-        ("neighbours", angles.repeat_interleave(2, -1)),
-    ):
-        whole = spread.expand(job.query.shape[0], -1, -1).to(job.query.dtype)
-        angles_of = {argument: (whole.cos(), whole.sin())}
-        try:
-            outcome = replace(runner, options=angles_of).run(job, conventions.masks(job) or {})
-        except Exception:
-            return unturned
-        plain, exact = (_with_rotary(job.to(d), pairs) for d in (job.query.dtype, torch.float64))
-        if judge(outcome.output, plain, exact).accepted:
-            return Text(
-                '{argument}: q and k are rotated as by Rotary(pairs="{pairs}") (found by trial)',
-                argument=argument,
-                pairs=pairs,
-            )
-    return Text("{argument}: q and k are not rotated as by Rotary", argument=argument)
-
-
-def _with_rotary(job: Job, pairs: str) -> Tensor:
-    q, k, v = steps.projected_heads(job)
-    call = Call.of(q, k, v, mask=job.mask, position=Rotary(job.head_dim, pairs=pairs))
-    return steps.joined_output(job, reference(call, q.dtype).output.to(q.dtype))

@@ -15,10 +15,11 @@ from headwise.verify.diagnosis.snippet_source import constructor_call, literal, 
 from headwise.verify.oracle import oracle, steps
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import judge
-from headwise.verify.target.construct import arguments_of
+from headwise.verify.target.calls.guarded_call import arranged
+from headwise.verify.target.construction.resizing import at_size
 from headwise.verify.target.conventions import Conventions, Runner
 from headwise.verify.target.module_runner import ModuleRunner
-from headwise.verify.target.runners import FunctionRunner, runner
+from headwise.verify.target.runners import FunctionRunner, in_order
 
 GRADIENT = "gradient"  # of the sum of squares of the output
 
@@ -31,9 +32,12 @@ def snippet(conventions: Conventions, job: Job, name: str, what: str = "output")
     masks = conventions.masks(job) or {}
     if what == GRADIENT:
         return _of_gradient(runner, job, masks, name)
-    exact = oracle(job)["heads" if isinstance(runner, FunctionRunner) else what]
-    if what == "output" and isinstance(runner, ModuleRunner) and runner.residual:
-        exact = exact + job.query
+    if isinstance(runner, FunctionRunner):
+        exact = in_order(oracle(job)["heads"], runner.order)
+    else:
+        exact = oracle(job)[what]
+    if what == "output" and isinstance(runner, ModuleRunner):
+        exact = _arranged(exact + job.query if runner.residual else exact, runner)
     result = "result" if what == "output" else "weights of each head in result"
     return _source(_call(runner, job, masks, name), exact, f"the {result}, and what is exact")
 
@@ -69,23 +73,24 @@ def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: st
     """Write source that prints the gradient for x, or for q, k and v, and the exact gradient."""
     if isinstance(runner, FunctionRunner):
         q, k, v = (x.detach() for x in steps.projected_heads(job))
-        arguments = runner.signature.arguments(q, k, v)
+        arguments = runner.signature.arguments(*(in_order(x, runner.order) for x in (q, k, v)))
         lines = [f"{key} = {literal(value)}.requires_grad_()" for key, value in arguments.items()]
         words = [f"{key}={key}" for key in arguments]
         words += [f"{key}={literal(value)}" for key, value in masks.items()]
-        imports, target = loading(name)
+        imports, target = _constructed(runner, name)
         lines = [*imports, *lines, f"result = {target}({', '.join(words)})"]
 
         leaves = [x.double().requires_grad_() for x in (q, k, v)]
         names = {role: key for key, role in runner.signature.tensors}
         output, of = reference(Call.of(*leaves, mask=job.mask)).output, [names[r] for r in "qkv"]
         exact = gradient(output, *leaves)
+        exact = torch.stack([in_order(x, runner.order) for x in exact])
     else:
         lines = _call(runner, job, masks, name)
         lines = [f"{item}.requires_grad_()" if item[:4] == "x = " else item for item in lines]
         wide, of = job.to(torch.float64).tracked(), ["x"]
         exact = gradient(oracle(wide)["output"], wide.query)
-        exact = exact.transpose(0, 1) if getattr(runner, "sequence_first", False) else exact
+        exact = _arranged(exact, runner) if isinstance(runner, ModuleRunner) else exact
     lines += [
         "results = result if isinstance(result, (tuple, list)) else (result,)",
         f"output = next(t for t in results if t.shape == {of[0]}.shape)",
@@ -99,10 +104,12 @@ def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: st
 
 
 def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: str) -> list[str]:
-    (imports, target), heads = _constructed(runner, job, name), job.heads
-    x = job.query.transpose(0, 1) if runner.sequence_first else job.query
+    (imports, target), heads = _constructed(runner, name), job.heads
+    x = _arranged(job.query, runner)
     arguments = runner.signature.arguments(x, x, x)
-    arguments |= runner.signature.zero_angles(job.query, job.head_dim) | dict(masks)
+    if runner.axes == "l e":
+        masks = {n: m[0] if len(m) == len(job.query) else m for n, m in masks.items()}
+    arguments |= runner.turned(job) | dict(masks) | dict(runner.options)
     written = {key: "x" if value is x else literal(value) for key, value in arguments.items()}
     words = ", ".join(f'"{key}": {value}' for key, value in written.items())
     call = [f"result = functional_call(module, weights, (), {{{words}}})"]
@@ -128,19 +135,23 @@ def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: s
     ]
 
 
-def _constructed(runner: ModuleRunner, job: Job, name: str) -> tuple[list[str], str]:
-    """Return source that imports the target, and the expression for the module."""
-    if runner.cls is None:
-        return loading(name)
-    size = (job.query.shape[-1], job.heads)
-    return constructor_call(runner.cls, arguments_of(runner.cls, *size), name)
+def _arranged(x: Tensor, runner: ModuleRunner) -> Tensor:
+    """A tensor (B, L, E) in the order of a module's axes; one sample where it takes one."""
+    return x[0] if runner.axes == "l e" else arranged(x, runner.axes)
+
+
+def _constructed(runner: ModuleRunner | FunctionRunner, name: str) -> tuple[list[str], str]:
+    """Source that imports the target, and the expression of the module or function."""
+    own = runner.construction
+    return loading(name) if own is None else constructor_call(own.cls, own.given(), name)
 
 
 def _function(
     runner: FunctionRunner, job: Job, masks: Mapping[str, Tensor], name: str
 ) -> list[str]:
-    imports, target = loading(name)
-    arguments = runner.signature.arguments(*steps.projected_heads(job)) | dict(masks)
+    imports, target = _constructed(runner, name)
+    inputs = (in_order(x, runner.order) for x in steps.projected_heads(job))
+    arguments = runner.signature.arguments(*inputs) | dict(masks) | dict(runner.options)
     end = ".numpy()" if runner.arrays else ""
     words = [
         f"    {key}={literal(value)}{end if isinstance(value, Tensor) else ''},"
@@ -224,7 +235,7 @@ def minimise(
     """Write source with a minimal failing input for each failed check, by check name."""
     smaller = () if isinstance(target, torch.nn.Module) else SIZES
     sizes = (*smaller, conventions.size)
-    instance = cache(partial(_sized, target, name, conventions))
+    instance = cache(partial(at_size, target, name, conventions))
 
     @cache
     def shown(what: str, word: str) -> str | None:
@@ -251,23 +262,13 @@ def _masks(finding: CheckResult) -> list[str]:
     return [word for word, _ in MASKS if word and word in words] or [word for word, _ in MASKS]
 
 
-def _sized(
-    target: object, name: str, conventions: Conventions, size: tuple[int, int]
-) -> Conventions | None:
-    """Construct the target for a size; None if it does not support the size."""
-    try:
-        own = runner(target, name, *size, conventions.runner.log)
-        return replace(conventions, runner=own.variants[conventions.variant], size=size)
-    except Exception:
-        return None
-
-
 def _jobs(conventions: Conventions, masked: Callable[[int, int], Mask]) -> Iterator[Job]:
     for length in range(1, LONGEST + 1):
         for batch in range(1, LARGEST_BATCH + 1):
             mask = masked(batch, length) & conventions.base
             job = self_job(*conventions.size, batch=batch, length=length, mask=mask)
-            yield job.fitted(conventions.runner.lacks, conventions.runner.groups)
+            job = job.fitted(conventions.runner.lacks, conventions.runner.groups)
+            yield replace(job, position=conventions.position)
 
 
 def _simplified(conventions: Conventions, job: Job, what: str) -> Job:

@@ -3,13 +3,13 @@
 import inspect
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
-from headwise.verify.process.tampering import names_in
 from headwise.verify.report import file_and_name
 
 
@@ -69,8 +69,6 @@ def constructor_call(
 ) -> tuple[list[str], str]:
     """Return the source that imports a class, and its constructor call; ``name`` is the target.
 
-    A config object is written with only the attributes that the class reads.
-
     Example:
         >>> constructor_call(torch.nn.Linear, {"in_features": 2}, "torch.nn.Linear")
         (['from torch.nn import Linear'], 'Linear(in_features=2)')
@@ -78,29 +76,63 @@ def constructor_call(
     lines, target = loading(name)
     words = []
     for key, value in arguments.items():
-        own, text = type(value), literal(value)
+        more: list[str] = []
+        text = literal(value)
         if isinstance(value, SimpleNamespace):
-            lines.append("from types import SimpleNamespace")
-            text = f"SimpleNamespace({_fields(value, _names_read(cls))})"
-        elif own.__module__ == cls.__module__ and hasattr(value, "__dict__"):
-            more, config = loading(f"{name.removesuffix(target)}{own.__name__}")
-            lines += more
-            text = f"{config}({_fields(value, set(inspect.signature(own).parameters))})"
+            more, text = _namespace(cls, arguments, key)
+        elif _is_config(value):
+            more, text = _own_config(cls, key, value, name)
+        lines += more
         words.append(f"{key}={text}")
     return list(dict.fromkeys(lines)), f"{target}({', '.join(words)})"
 
 
-def _fields(value: object, names: set[str]) -> str:
-    return ", ".join(f"{k}={literal(v)}" for k, v in vars(value).items() if k in names)
+def _namespace(cls: type, arguments: Mapping[str, object], key: str) -> tuple[list[str], str]:
+    """Source of a config object, as the plainest kind with which the class can be constructed."""
+    fields = {k: v for k, v in vars(arguments[key]).items() if k != "missing_names"}
+    items = ", ".join(f"{k!r}: {literal(v)}" for k, v in fields.items())
+    both = 'type("Config", (dict,), {"__getattr__": dict.__getitem__})'
+    kinds: tuple[tuple[object, list[str], str], ...] = (
+        (
+            SimpleNamespace(**fields),
+            ["from types import SimpleNamespace"],
+            f"SimpleNamespace({_words(fields)})",
+        ),
+        (fields, [], f"{{{items}}}"),
+    )
+    for plain, lines, text in kinds:
+        with suppress(Exception), torch.random.fork_rng(devices=[]):
+            cls(**{**arguments, key: plain})
+            return lines, text
+    return [], f"{both}({{{items}}})"
 
 
-def _names_read(cls: type) -> set[str]:
-    """Return every attribute that the code of a class and of its base classes reads."""
-    functions = [
-        value
-        for base in cls.__mro__
-        if not base.__module__.startswith(("torch", "builtins"))
-        for value in vars(base).values()
-        if isinstance(value, FunctionType)
-    ]
-    return names_in([function.__code__ for function in functions])
+def _is_config(value: object) -> bool:
+    """Whether a value is an object of a class that a person wrote for settings."""
+    known = type(value).__module__.partition(".")[0] in ("builtins", "torch")
+    return not known and hasattr(value, "__dict__")
+
+
+def _own_config(cls: type, key: str, value: object, name: str) -> tuple[list[str], str]:
+    """Source of a config object of a class of its own, with the attributes set afterwards."""
+    own = type(value)
+    file, _ = file_and_name(name)
+    beside = own.__module__ == cls.__module__
+    module = f"{file}:" if file and beside else f"{own.__module__}."
+    lines, target = loading(f"{module}{own.__name__}")
+    taken = set(inspect.signature(own).parameters)
+    given = {k: v for k, v in vars(value).items() if k in taken}
+    call, fresh = f"{target}({_words(given)})", own(**given)
+    later = {
+        k: v
+        for k, v in vars(value).items()
+        if k not in taken and literal(getattr(fresh, k, None)) != literal(v)
+    }
+    if not later:
+        return lines, call
+    assigned = [f"{key}.{k} = {literal(v)}" for k, v in later.items()]
+    return [*lines, f"{key} = {call}", *assigned], key
+
+
+def _words(fields: Mapping[str, object]) -> str:
+    return ", ".join(f"{k}={literal(v)}" for k, v in fields.items())

@@ -11,10 +11,11 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.lang import Text
 from headwise.masks import padding
-from headwise.verify.checks import LENGTH, Subject, compute, masked_job
-from headwise.verify.checks.contract import BLACK_BOX, CONTRACT, MASKS, jobs
+from headwise.verify.checks import LENGTH, Subject, compute, masked_job, of_pipeline, unmasked_job
+from headwise.verify.checks.contract import ANY_FUNCTION, BLACK_BOX, CONTRACT, MASKS, jobs
 from headwise.verify.checks.edge_cases import COMPILED, edge_case_jobs
-from headwise.verify.checks.mutation_testing import CheckResult, examine, mutant
+from headwise.verify.checks.mutation_testing import CheckResult, examine
+from headwise.verify.checks.special_cases import OTHER_SIZES, cache_jobs
 from headwise.verify.diagnosis import first_difference, first_inside, matching_quantities, record
 from headwise.verify.diagnosis.notes import notes_on
 from headwise.verify.diagnosis.snippet import minimise
@@ -22,16 +23,31 @@ from headwise.verify.diagnosis.source_line import SourceLine, likely_lines
 from headwise.verify.mistakes import MISTAKES, Mistake, Observation, explain, explain_gradients
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
+from headwise.verify.oracle.pipeline import Pipeline
 from headwise.verify.target import NotRecognised, no_memory, not_recognised, one_line
-from headwise.verify.target.conventions import CallLog, Conventions, OutOfMemory, no_log
-from headwise.verify.target.discovery import black_box, find_conventions
-from headwise.verify.target.runners import FunctionRunner, runner, subject_of
+from headwise.verify.target.calls.guarded_call import OutOfMemory
+from headwise.verify.target.construction.resizing import (
+    at_size,
+    beyond_definition,
+    unused_parameters,
+)
+from headwise.verify.target.conventions import Conventions
+from headwise.verify.target.runners import FunctionRunner, subject_of
 from headwise.verify.target.runners import compiled as under_compile
+from headwise.verify.target.stated import NOTHING, Stated
+from headwise.verify.target.trials.discovery import black_box, discover
 
 DTYPE = torch.float32  # the dtype in which targets are run; most targets support no other
 
 
 Status = Literal["accepted", "differs", "unproven"]
+
+Watch = Callable[[str, str], None]
+"""Called with the kind of a step, "check" or "call", and its description."""
+
+
+def _ignore(kind: str, words: str) -> None:
+    del kind, words
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,12 +93,14 @@ class Report:
     def status(self) -> Status:
         """The verdict in one word.
 
-        "unproven" if no check failed but the output could not be compared with the oracle's.
+        "unproven" where no check failed, and its numbers could not be compared with any, or a mask
+        was not understood.
         """
-        passed = all(f.passed for f in self.findings) and any(f.trials for f in self.findings)
-        if passed and self.not_compared:
-            return "unproven"
-        return "accepted" if passed and not self.conventions.unknown else "differs"
+        if not all(f.passed for f in self.findings):
+            return "differs"
+        tried = any(f.trials for f in self.findings)
+        understood = tried and not self.not_compared and not self.conventions.unknown
+        return "accepted" if understood else "unproven"
 
     def _repr_html_(self) -> str | None:
         from headwise.verify.report import data
@@ -99,22 +117,23 @@ def verify(
     embed_dim: int = 15,
     heads: int = 3,
     seed: int = 0,
-    progress: Callable[[str], None] | None = None,
-    watch: CallLog = no_log,
+    watch: Watch | None = None,
     compiled: bool = False,
+    stated: Stated = NOTHING,
 ) -> Report:
     """Compare an attention with the oracle. This runs the code of the target.
 
     Args:
-        target: a module class, a module, a function of q, k and v (B, H, L, D), or an adapter,
-            which is a function of x, weights, heads and mask.
-        name: the name of the target in the report.
-        embed_dim: E, the embedding size for the tests.
-        heads: H, the number of heads for the tests; must divide E.
-        seed: the seed of the inputs and weights that distinguish conventions and mistakes.
-        progress: called with the name of each check before the check runs.
-        watch: called with the names and shapes of the arguments before each call of the target.
-        compiled: whether to check the target under `torch.compile` as well; takes some seconds.
+        target: a class of modules, a module, a function of q, k and v (B, H, L, D), or an adapter,
+            a function of x, weights, heads and mask.
+        name: how the report calls it.
+        embed_dim: E to try it with.
+        heads: H to try it with; divides E.
+        seed: of the inputs and weights that distinguish conventions and mistakes.
+        watch: called before each step: with "check" and the name of a check, or with "call" and the
+            arguments' names and shapes of a call of the target.
+        compiled: whether to check it under `torch.compile` as well, which takes some seconds.
+        stated: conventions that are known; the others are found by trial.
 
     Raises:
         BadFile: if the target is not recognised; the message shows the adapter to write.
@@ -126,7 +145,7 @@ def verify(
         True
     """
     try:
-        report = _reported(target, (name, embed_dim, heads), seed, progress, watch)
+        report = _reported(target, (name, embed_dim, heads), seed, watch or _ignore, stated)
         if report.not_compared:
             return report
         if compiled:
@@ -153,34 +172,48 @@ def _with_compiled(report: Report) -> Report:
 
 Called = tuple[str, int, int]  # the name of the target, E and H
 
-Progress = Callable[[str], None] | None
 
-
-def _reported(
-    target: object, called: Called, seed: int, progress: Progress, watch: CallLog
-) -> Report:
-    """Report on a target; without the oracle if the target's weights are not found."""
-    name, *(embed_dim, heads) = called
+def _reported(target: object, called: Called, seed: int, watch: Watch, stated: Stated) -> Report:
+    """The report on a target; without an oracle where its weights are not found."""
+    name, size = called[0], called[1:]
     why: NotRecognised | None = None
+    log = partial(watch, "call")
     try:
-        conventions = find_conventions(runner(target, *called, watch), embed_dim, heads, seed)
-        subject, checks = conventions.subject(*called), CONTRACT
+        conventions = discover(target, name, size, seed, stated, log)
+        subject, checks = _subject(target, name, conventions), CONTRACT
     except NotRecognised as error:
-        observed = black_box(target, name, (embed_dim, heads), seed, error, watch)
+        observed = black_box(target, name, size, seed, error, log)
         if observed is None:
             raise
         conventions, why = observed, error
         subject, checks = subject_of(conventions, name), BLACK_BOX
     findings = []
     for check in checks:
-        if progress:
-            progress(check.name)
+        watch("check", check.name)
         findings.append(examine(check, subject, DTYPE))
     diagnosis: Diagnosis = (None, frozenset(), ())
     if why is None:
         diagnosis = _diagnose(conventions, subject, findings, seed)
+        if not diagnosis[2] and not all(finding.passed for finding in findings):
+            why = beyond_definition(conventions)
+        if why is not None:  # what can be checked without the oracle
+            itself = subject_of(conventions, name)
+            findings = [examine(check, itself, DTYPE) for check in ANY_FUNCTION]
+            diagnosis = (None, frozenset(), ())
     notes = notes_on(conventions, subject)
-    return Report(*called, tuple(findings), *diagnosis, conventions, notes, seed, not_compared=why)
+    own = (name, *conventions.size)
+    return Report(*own, tuple(findings), *diagnosis, conventions, notes, seed, not_compared=why)
+
+
+def _subject(target: object, name: str, conventions: Conventions) -> Subject:
+    """The target as a subject that can be had at another size."""
+
+    def resized(embed_dim: int, heads: int) -> Subject | None:
+        own = at_size(target, name, conventions, (embed_dim, heads))
+        return None if own is None else own.subject(name, embed_dim, heads)
+
+    subject = conventions.subject(name, *conventions.size)
+    return replace(subject, resized=resized, unused=partial(unused_parameters, conventions))
 
 
 Diagnosis = tuple[str | None, frozenset[str], tuple[tuple[Mistake, ...], ...]]
@@ -198,7 +231,8 @@ def _diagnose(
         failed = [finding for finding in findings if not finding.passed and not finding.raised]
         mistakes = _mistakes(subject, failed, seen)
         return (mistakes[0][0].step if mistakes else None), frozenset(), mistakes
-    explained = ((run, offered, explain(offered)) for run, offered in wrong)
+    most = 1 if conventions.unexplained else 2
+    explained = ((run, offered, explain(offered, most=most)) for run, offered in wrong)
     run, offered, mistakes = next((item for item in explained if item[2]), (*wrong[0], ()))
     job = _wrong(offered)[0].job
     appeared = matching_quantities(record(partial(run, job)), oracle(job, DTYPE), oracle(job))
@@ -233,18 +267,43 @@ def _mistakes(
         return explain_gradients(lambda job: compute(subject, job) or seen[0].outcome, tried)
     candidates = [m for m in MISTAKES for f in failed if _fails_alike(m, f, subject)]
     rare = _observed(partial(compute, subject), edge_case_jobs(subject, DTYPE, names))
+    if "another_size" in names:
+        rare += _at_other_sizes(subject)
+    if "cache_continues" in names and subject.cached is not None:
+        rare += _observed(subject.cached, cache_jobs(subject, DTYPE))
     return explain([*seen, *rare], candidates, most=1 if rare else 2)
+
+
+def _at_other_sizes(subject: Subject) -> list[Observation]:
+    """Observations of the target at another E, H and D."""
+    for size in OTHER_SIZES:
+        other = None if subject.resized is None else subject.resized(*size)
+        if other is not None and size[0] // size[1] != subject.embed_dim // subject.heads:
+            seen = _observed(partial(compute, other), [unmasked_job(other, DTYPE)])
+            if seen:
+                return seen
+    return []
 
 
 def _fails_alike(mistake: Mistake, finding: CheckResult, subject: Subject) -> bool:
     """Whether the check of a mistake fails in the same trial for the mutant and the target."""
     if mistake.check != finding.check.name:
         return False
-    if finding.check.name == "inputs_unchanged":  # the trials are named after arguments
-        return True
+    if finding.check.name in ("inputs_unchanged", "parameters_used"):  # trials name arguments
+        return finding.failed.startswith(("mask:", "parameter ")) == (mistake.subject is not None)
+    plain = Pipeline().with_steps(mistake.replacement)
+    module = of_pipeline(mistake.name, plain)
     wrong = replace(
-        subject, module=mutant(mistake).module, attend=None, ways=None, together=None, truth=None
+        subject,
+        module=module.module,
+        resized=module.resized,
+        cached=module.module,
+        attend=None,
+        ways=None,
+        together=None,
+        truth=None,
     )
+    wrong = wrong if mistake.subject is None else mistake.subject(wrong)
     return examine(finding.check, wrong, DTYPE).failed == finding.failed
 
 

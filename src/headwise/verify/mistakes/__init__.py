@@ -1,8 +1,8 @@
 """The catalogue of known mistakes, and the search for those that reproduce a target's output."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 
@@ -12,19 +12,21 @@ from torch import Tensor
 from headwise.verify.mistakes.attention import INSIDE
 from headwise.verify.mistakes.masking import MASKING
 from headwise.verify.mistakes.mistake import Mistake, Replacement, combine
+from headwise.verify.mistakes.position_mistakes import POSITIONS
 from headwise.verify.mistakes.projections import AROUND
 from headwise.verify.mistakes.rare_inputs import EDGES
 from headwise.verify.oracle.jobs import Job, Outcome
-from headwise.verify.oracle.pipeline import Pipeline
+from headwise.verify.oracle.pipeline import QUANTITIES, Pipeline
+from headwise.verify.oracle.steps import STEPS
 from headwise.verify.oracle.tolerance import judge, judge_gradients, judge_job
 
-MISTAKES: tuple[Mistake, ...] = (*INSIDE, *MASKING, *AROUND, *EDGES)
+MISTAKES: tuple[Mistake, ...] = (*INSIDE, *MASKING, *AROUND, *POSITIONS, *EDGES)
 
 __all__ = ["MISTAKES", "Mistake", "combine"]
 
 
-GRADIENTS = ("gradients", "masked_gradients")
-"""The checks for mistakes that leave every output correct."""
+GRADIENTS = ("gradients", "masked_gradients", "module_gradients")
+"""The checks of mistakes that leave every output correct."""
 
 FAR = 2.0**-4  # rounding changes an output by less than this fraction of its largest number
 
@@ -57,6 +59,13 @@ class Observation:
         """The correct output, in the dtype of the job and in float64."""
         return _output(Pipeline(), self.job), _output(Pipeline(), self.wide)
 
+    def distance(self, replacement: Replacement) -> Tensor:
+        """How far the output with a replacement is from the target's, in mean square."""
+        exact = _output(Pipeline().with_steps(replacement), self.wide)
+        if exact is None or exact.shape != self.outcome.output.shape:
+            return torch.tensor(torch.inf)
+        return (self.outcome.output.detach() - exact)[self.known].square().mean()
+
     @cached_property
     def right(self) -> bool:
         """Whether the output of the target equals the oracle's."""
@@ -78,12 +87,73 @@ def explain(
     first = [seen for seen in observations if seen.job.mask == observations[0].job.mask]
     masked = len(observations) > len(first) > 1 and not all(seen.right for seen in first)
     with _one_thread():
-        for tried in (observations, first) if masked else (observations,):
-            for size in range(1, most + 1):
-                sets = tuple(s for s in _sets(tried, mistakes, size) if reproduces(s, tried))
-                if sets:
-                    return sets
+        if not masked:
+            return _smallest(observations, mistakes, most)
+        unmasked = _smallest(first, mistakes, most)
+        return _with_masks(unmasked, observations, mistakes, most) or unmasked
+
+
+Sets = tuple[tuple[Mistake, ...], ...]
+
+
+def _smallest(observations: Sequence[Observation], mistakes: Sequence[Mistake], most: int) -> Sets:
+    """The smallest sets that reproduce the target on every observation."""
+    for size in range(1, most + 1):
+        sets = tuple(s for s in _sets(observations, mistakes, size) if reproduces(s, observations))
+        sets = sets or tuple((m,) for m in _fitted(observations, mistakes) if size == 1)
+        if sets:
+            return sets
     return ()
+
+
+def _with_masks(
+    unmasked: Sets, observations: Sequence[Observation], mistakes: Sequence[Mistake], most: int
+) -> Sets:
+    """The sets that reproduce the target without a mask, and with one as well.
+
+    One of them may need another mistake, which acts under a mask only.
+    """
+    every = tuple(s for s in unmasked if reproduces(s, observations))
+    if every or not unmasked or len(unmasked[0]) == most:
+        return every
+    more = [
+        m for m in mistakes if m.replacement and m not in {item for s in unmasked for item in s}
+    ]
+    pairs = ((*s, m) for s in unmasked for m in more)
+    return tuple(pair for pair in pairs if reproduces(pair, observations))
+
+
+def _fitted(observations: Sequence[Observation], mistakes: Sequence[Mistake]) -> Iterator[Mistake]:
+    """The mistakes with a number that fits the observations and reproduces all of them."""
+    for mistake in mistakes:
+        found = None if mistake.fit is None else mistake.fit(observations)
+        if found is not None:
+            own = replace(mistake, replacement=found.replacement, says=found.says, others=())
+            if reproduces((own,), observations):
+                yield own
+
+
+BEFORE_MASK = ("project", "split", "score", "scale")
+"""The steps on which no mask acts."""
+
+
+def possible(
+    mistakes: Sequence[Mistake], appeared: Collection[str], steps: Collection[str] = STEPS
+) -> tuple[Mistake, ...]:
+    """The mistakes that are not excluded by quantities of the oracle that appear in a target.
+
+    The steps up to the last quantity that appears in an unbroken row are right; only `steps` are
+    excluded so.
+    """
+    right: set[str] = set()
+    for step in dict.fromkeys(step for _, step in QUANTITIES):
+        if any(name not in appeared for name, own in QUANTITIES if own == step):
+            break
+        right.add(step)
+    fused = not right & {"score"}  # then even q, k and v in another order would appear
+    excluded = set() if fused else right & set(steps)
+    replacing = (m for m in mistakes if m.replacement)
+    return tuple(m for m in replacing if m.step not in excluded or set(m.replacement) - excluded)
 
 
 def _sets(

@@ -39,7 +39,9 @@ class Mistake:
         right: the correct line of code.
         check: the name of the check that must reject it.
         replacement: the functions that replace the correct steps, by step name.
-        others: further replacements for the same mistake, such as with another number.
+        others: other replacements that make the same mistake, such as with another number.
+        fit: the replacement that fits observations, or None; for mistakes with any number.
+        subject: the mutant made of the correct subject, for mistakes outside the steps.
     """
 
     name: str
@@ -50,6 +52,16 @@ class Mistake:
     check: str
     replacement: Replacement = field(repr=False)
     others: tuple[Replacement, ...] = field(repr=False, default=())
+    fit: Callable[[Sequence[Any]], "Fitted | None"] | None = field(repr=False, default=None)
+    subject: Callable[[Any], Any] | None = field(repr=False, default=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A replacement that fits observations, and what the report says of it."""
+
+    replacement: Replacement
+    says: Text
 
 
 def mistake(

@@ -1,6 +1,8 @@
 """Mistakes that ordinary inputs do not show: randomness, sizes, memory, dtypes, gradients."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,7 +76,21 @@ def _below_all(context: StepContext, scores: Tensor) -> Tensor:
     return (powers / powers.sum(-1, keepdim=True)).masked_fill(blind, 0.0)
 
 
+def _with_spare(subject: Any) -> Any:
+    """A subject with a parameter that has no effect."""
+    return replace(subject, unused=lambda: ("bias_table",))
+
+
 EDGES: tuple[Mistake, ...] = (
+    replace(
+        mistake(
+            ("parameter_unused", "project", "parameters_used"),
+            Text("A parameter has no effect on the output: it is never used, or its result is."),
+            ("bias = self.bias_table[index]", "scores = scores + self.bias_table[index]"),
+            {},
+        ),
+        subject=_with_spare,
+    ),
     mistake(
         ("dropout_hard_coded", "dropout", "deterministic"),
         Text("F.dropout also drops in eval: its argument training defaults to True."),

@@ -26,8 +26,8 @@ def _trace(job: Job, dtype: torch.dtype) -> Trace:
     k = _linear(job.key, w.k, w.k_bias)
     v = _linear(job.value, w.v, w.v_bias)
     counts = ((q, job.heads), (k, job.groups), (v, job.groups))
-    heads = (torch.stack(x.chunk(n, dim=-1), dim=1) for x, n in counts)  # one slice per head
-    steps = reference(Call.of(*heads, mask=job.mask), dtype)
+    heads = (torch.stack(x.chunk(n, dim=-1), dim=1) for x, n in counts)  # one slice a head
+    steps = reference(Call.of(*heads, mask=job.mask, position=job.position), dtype)
     merged = torch.cat([steps.output[:, h] for h in range(job.heads)], dim=-1)
     output = merged if w.out is None else _linear(merged, w.out, w.out_bias)
     by_head = {"q_heads": steps.q, "k_heads": steps.k, "v_heads": steps.v}

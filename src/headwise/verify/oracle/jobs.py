@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.masks import Mask, full
+from headwise.positions import Position
 from headwise.shapes import Allowed, AttentionShape
 
 
@@ -70,6 +71,7 @@ class StepContext:
     dropout: float = 0.0
     training: bool = False
     weights: Weights | None = None
+    position: Position | None = None
 
     @cached_property
     def allowed(self) -> Allowed:
@@ -81,6 +83,15 @@ class StepContext:
     def bias(self) -> Tensor | None:
         """The bias that the mask adds to the scores, or None."""
         return self.mask.resolve(self.shape).bias(*self.shape.indices())
+
+    def position_bias(self, scores: Tensor) -> Tensor | None:
+        """The bias of the position on the scores (B, H, Lq, Lk), or None."""
+        if self.position is None:
+            return None
+        queries, keys = self.shape.queries, self.shape.keys
+        query = torch.arange(queries, device=scores.device) + self.shape.offset
+        key = torch.arange(keys, device=scores.device)
+        return self.position.bias(scores, query, key, self.scale)
 
     @property
     def projections(self) -> Weights:
@@ -95,12 +106,13 @@ class Job:
     """A multi-head attention with projections, for query (B, Lq, E) and key, value (B, Lk, E).
 
     Attributes:
-        groups: G, the number of key/value heads.
-        mask: the unresolved mask.
-        dropout: the dropout probability of the module.
-        training: whether the module is in training mode, so dropout is applied.
-        rng_seed: the seed of random numbers in the target.
-        traces: the results of the oracle for this job, by dtype.
+        groups: G, the key/value heads.
+        mask: the mask, not resolved.
+        dropout: the probability that the module was constructed with.
+        training: whether dropout acts.
+        rng_seed: seeds what is random in the target.
+        position: the position encoding that is part of the attention, or None.
+        traces: what the oracle computed for this job, by dtype.
     """
 
     query: Tensor
@@ -113,6 +125,7 @@ class Job:
     dropout: float = 0.0
     training: bool = False
     rng_seed: int = 0
+    position: Position | None = None
     traces: dict[torch.dtype, dict[str, Tensor]] = field(default_factory=dict, init=False)
 
     @property
@@ -143,6 +156,7 @@ class Job:
             dropout=self.dropout,
             training=self.training,
             weights=self.weights,
+            position=self.position,
         )
 
     @property

@@ -43,8 +43,10 @@ def group(context: StepContext, shared: Tensor) -> Tensor:
     return torch.where(context.allowed.any(-2)[..., None], repeated(context, shared), 0.0)
 
 
-def score(_context: StepContext, q: Tensor, k: Tensor) -> Tensor:
-    """Compute the dot products of all queries and keys, (B, H, Lq, Lk)."""
+def score(context: StepContext, q: Tensor, k: Tensor) -> Tensor:
+    """Every query times every key, (B, H, Lq, Lk), rotated by a rotary position."""
+    if context.position is not None:
+        q, k = context.position.content(q, k, context.shape)
     return q @ k.transpose(-2, -1)
 
 
@@ -91,8 +93,10 @@ def joined_output(job: Job, heads: Tensor) -> Tensor:
 
 
 def biased(context: StepContext, scaled: Tensor) -> Tensor:
-    """Add the bias of the mask to the scores, before masking."""
-    return scaled if context.bias is None else scaled + context.bias.to(scaled.dtype)
+    """The scores plus the bias of the mask and of the position, before masking."""
+    for bias in (context.bias, context.position_bias(scaled)):
+        scaled = scaled if bias is None else scaled + bias.to(scaled.dtype)
+    return scaled
 
 
 def repeated(context: StepContext, shared: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -107,7 +107,7 @@ def search(
         BadFile: as in `isolated`: if the file does not load, or its code ends the process.
     """
     limits = Limits() if limits is None else limits
-    own = Request(str(file), request.embed_dim, request.heads, request.seed)
+    own = replace(request, target=str(file))
     state = ProcessState(own, limits, secrets.token_hex(), progress, skip=skip)
     result: dict[str, Any] = _result(state, "attentions", None, cancelled)
     return result

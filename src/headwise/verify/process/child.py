@@ -69,6 +69,7 @@ def _report(request: Mapping[str, Any], send: Send) -> dict[str, Any]:
     from headwise.verify.process.tampering import changed, snapshot
     from headwise.verify.report import data, with_forbidden, with_seconds
     from headwise.verify.target import load
+    from headwise.verify.target.stated import Stated
 
     before, watch, clock = snapshot(), Watch(request["forbid"]), _Clock(send)
     _start(request, send)
@@ -76,8 +77,7 @@ def _report(request: Mapping[str, Any], send: Send) -> dict[str, Any]:
         target = load(str(request["target"]))
         send("at", ["construction", ""])
         options = {key: request[key] for key in ("name", "embed_dim", "heads", "seed", "compiled")}
-        progress, log = clock.check, lambda call: send("at", ["call", call])
-        report = verify(target, **options, progress=progress, watch=log)
+        report = verify(target, **options, stated=Stated(**request["stated"]), watch=clock.step)
     seconds = clock.seconds()
     faulthandler.cancel_dump_traceback_later()
     if replaced := changed(before):
@@ -89,6 +89,7 @@ def _report(request: Mapping[str, Any], send: Send) -> dict[str, Any]:
 def _attentions(request: Mapping[str, Any], send: Send) -> dict[str, Any]:
     from headwise.verify.process.tampering import changed, snapshot
     from headwise.verify.submissions.attention_search import attentions
+    from headwise.verify.target.stated import Stated
 
     before, file = snapshot(), str(request["target"])
     _start(request, send)
@@ -98,6 +99,7 @@ def _attentions(request: Mapping[str, Any], send: Send) -> dict[str, Any]:
         size,
         request["seed"],
         skip=request["skip"],
+        stated=Stated(**request["stated"]),
         progress=lambda name: send("at", ["search", name]),
     )
     if replaced := changed(before):
@@ -125,9 +127,10 @@ class _Clock:
         self.send = send
         self.starts: list[tuple[str, float]] = []
 
-    def check(self, name: str) -> None:
-        self.starts.append((name, time.process_time()))
-        self.send("at", ["check", name])
+    def step(self, kind: str, words: str) -> None:
+        if kind == "check":
+            self.starts.append((words, time.process_time()))
+        self.send("at", [kind, words])
 
     def seconds(self) -> dict[str, float]:
         ends = [*(start for _, start in self.starts[1:]), time.process_time()]
@@ -157,7 +160,7 @@ def _raised(error: BaseException | None) -> tuple[str, str]:
 
 def _of_error(error: HeadwiseError) -> tuple[str, dict[str, object]]:
     from headwise.verify.target import NotRecognised
-    from headwise.verify.target.conventions import out_of_memory
+    from headwise.verify.target.calls.guarded_call import out_of_memory
 
     return "error", {
         "en": error.text.en,

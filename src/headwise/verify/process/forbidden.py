@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from headwise.errors import BadValue
+from headwise.errors import BadFile, BadValue
+from headwise.verify.target.loading import source_of
 
 ALIASES = {"F": "torch.nn.functional", "nn": "torch.nn", "np": "numpy"}
 """The common short names of modules."""
@@ -187,8 +188,8 @@ _TORCH = str(Path(torch.__file__).parent)
 def _in_source(file: Path, name: str, forbidden: Sequence[_Forbidden]) -> Iterator[tuple[str, int]]:
     """Yield the name and line of every forbidden object that the target's source mentions."""
     try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        tree = ast.parse(source_of(file))
+    except (OSError, SyntaxError, ValueError, BadFile):
         return
     aliases = dict(_imports(tree))
     for node in _reached(tree, name):

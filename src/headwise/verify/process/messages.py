@@ -18,6 +18,7 @@ from headwise.lang import Text, Translated
 from headwise.verify.report import file_and_name
 from headwise.verify.report.formats import faults
 from headwise.verify.target import NotRecognised, no_memory
+from headwise.verify.target.stated import NOTHING, Stated
 
 GRACE = 2.0  # seconds that a process over its time limit has to report its position
 
@@ -53,8 +54,10 @@ WALL = 5.0
 class Request:
     """A target, ``file.py:Name`` or ``package.Name``, and the options of `verify`.
 
-    `forbid` holds the dotted names of the classes and functions that the target may not use; see
-    `headwise.verify.process.forbidden`.
+    Attributes:
+        forbid: the dotted names that the target may not use; see
+            `headwise.verify.process.forbidden`.
+        stated: the conventions that a person states; see `headwise.verify.target.stated`.
     """
 
     target: str
@@ -63,6 +66,7 @@ class Request:
     seed: int = 0
     compiled: bool = False
     forbid: tuple[str, ...] = ()
+    stated: Stated = NOTHING
 
 
 class Stopped(BadFile):
@@ -147,10 +151,9 @@ def _message(state: ProcessState, line: bytes) -> tuple[str, Any]:
 
 
 def _foreign(request: Request, report: dict[str, Any]) -> str:
-    """Describe the target of a report if it differs from the request's; empty if it is the same."""
-    names = ("target", "seed", "headwise")  # a target may be tried with sizes other than requested
-    expected = dict(zip(names, (request.target, request.seed, __version__), strict=True))
-    got = {name: report.get(name, expected[name]) for name in names}
+    """What a report is on where it is not on the target of the request; empty where it is."""
+    expected = {"target": request.target, "seed": request.seed, "headwise": __version__}
+    got = {name: report.get(name, expected[name]) for name in expected}
     return "" if got == expected else ", ".join(f"{value}" for value in got.values())[:200]
 
 

@@ -25,10 +25,12 @@ Data = dict[str, Any]
 
 
 def data(report: "Report") -> Data:
-    """Convert a report to data. A number that is not finite becomes None."""
+    """The report as data. A figure that is not finite becomes None."""
+    from headwise.verify.diagnosis.notes import headline
     from headwise.verify.mistakes import MISTAKES
 
     signature, why = report.conventions.runner.signature, report.not_compared
+    tried = (*signature.flags, *report.conventions.arguments)
     return {
         **_head(report.name, report.status),
         "embed_dim": report.embed_dim,
@@ -48,9 +50,10 @@ def data(report: "Report") -> Data:
         "not_understood": list(report.conventions.unknown),
         "not_exercised": [
             *report.conventions.unknown,
-            *(name for name in signature.left if name not in signature.flags),
+            *(name for name in signature.left if name not in tried),
         ],
         "notes": [both(note) for note in report.notes],
+        "conventions": [both(words) for words in headline(report.conventions)],
         "not_compared": None if why is None else both(without_example(why).text),
     }
 

@@ -19,8 +19,7 @@ from headwise.verify.checks.mutation_testing import examine
 from headwise.verify.diagnosis.verdict import DTYPE, verify
 from headwise.verify.report import data
 from headwise.verify.report.report_document import document
-from headwise.verify.target.discovery import find_conventions
-from headwise.verify.target.runners import runner
+from headwise.verify.target.trials.discovery import discover
 
 if TYPE_CHECKING:
     import pytest
@@ -86,8 +85,8 @@ class Test:
 
 
 def _subject(target: object, name: str, size: tuple[int, int], seed: int) -> Subject:
-    conventions = find_conventions(runner(target, name, *size), *size, seed)
-    return conventions.subject(name, *size)
+    conventions = discover(target, name, size, seed)
+    return conventions.subject(name, *conventions.size)
 
 
 def conformance(

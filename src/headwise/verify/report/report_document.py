@@ -64,10 +64,19 @@ def document(report: Data) -> Document:
 
 
 def verdict(report: Data) -> Text:
-    """State the verdict in one sentence."""
+    """The verdict in one sentence, with the conventions that were found."""
     if report["status"] == "unusable":
         error = text_of(report["error"])
         return Text("not verified: {error}", error=error)
+    short = _verdict_alone(report)
+    found = [text_of(words) for words in report.get("conventions", ())]
+    if not found:
+        return short
+    joined = Translated("; ".join(t.en for t in found), "；".join(t.zh for t in found))
+    return Text("{verdict}. Conventions: {conventions}", verdict=short, conventions=joined)
+
+
+def _verdict_alone(report: Data) -> Text:
     trials = sum(finding["trials"] for finding in report["checks"])
     unknown = ", ".join(report["not_understood"])
     if report["status"] == "accepted":
@@ -76,19 +85,9 @@ def verdict(report: Data) -> Text:
             trials=trials,
         )
     if report["status"] == "unproven":
-        note = Text(", and {unknown} was not understood", unknown=unknown)
-        return Text(
-            "not proven: no check fails, in {trials} trials, but its numbers were not "
-            "compared{masks}",
-            trials=trials,
-            masks=note if unknown else Text(""),
-        )
+        return _unproven(report, trials, unknown)
     failed, checks = len(_failed(report)), len(report["checks"])
-    if not failed and unknown and trials:
-        return Text("accepted WITHOUT its mask: {unknown} was not understood", unknown=unknown)
-    if not failed:
-        return Text("not verified: no check applies to it")
-    where = Text("no single step explains the difference")
+    where = Text("at no single step")
     if report["step"] is not None:
         step = report["step"]
         name = STEP_NAMES[step]
@@ -119,6 +118,24 @@ def _forbidden_use(use: Data) -> Text:
         name=name,
         place=place,
         line=line,
+    )
+
+
+def _unproven(report: Data, trials: int, unknown: str) -> Text:
+    if not trials:
+        return Text("not proven: no check applies to it")
+    if report["not_compared"] is not None:
+        note = Text(", and {unknown} was not understood", unknown=unknown)
+        return Text(
+            "not proven: no check fails, in {trials} trials, but its numbers were not "
+            "compared{masks}",
+            trials=trials,
+            masks=note if unknown else Text(""),
+        )
+    return Text(
+        "not proven: equal to the oracle without a mask, but {unknown} was not understood; say "
+        "what True means with --mask-true, or write an adapter",
+        unknown=unknown,
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -30,10 +31,12 @@ from headwise.verify.oracle.jobs import Job, self_job
 from headwise.verify.process.forbidden import operator_called
 from headwise.verify.process.tampering import names_in
 from headwise.verify.report import both
-from headwise.verify.target import NotRecognised, load_file, one_line, without_example
-from headwise.verify.target.conventions import Conventions, OutOfMemory, no_log
-from headwise.verify.target.discovery import black_box, find_conventions
-from headwise.verify.target.runners import runner
+from headwise.verify.target import NotRecognised, one_line, without_example
+from headwise.verify.target.calls.guarded_call import OutOfMemory, no_log
+from headwise.verify.target.conventions import Conventions
+from headwise.verify.target.loading import load_file
+from headwise.verify.target.stated import NOTHING, Stated
+from headwise.verify.target.trials.discovery import black_box, discover
 
 SUGGESTS_ATTENTION = re.compile(
     r"(?i)att(entio)?n|mh[as]a?\b|mha|mqa|gqa|softmax|scaled_dot_product"
@@ -94,16 +97,18 @@ def attentions(
     seed: int = 0,
     *,
     skip: Sequence[str] = (),
+    stated: Stated = NOTHING,
     progress: Callable[[str], None] = no_log,
 ) -> Found:
     """Find the attentions in a file. This runs its code and calls its classes and functions.
 
     Args:
-        file: a Python file.
-        size: E and H for the trials.
-        seed: the seed of the inputs and weights.
+        file: a file of Python, or a notebook.
+        size: E and H to try them with.
+        seed: of inputs and weights.
         skip: names that are not tried.
-        progress: called with each name before the name is tried.
+        stated: the conventions that a person states.
+        progress: called with each name before it is tried.
 
     Returns:
         `found`: the names of the attentions, in the order of the file; `refused`: the `name` of
@@ -121,7 +126,7 @@ def attentions(
     for candidate in candidates:
         progress(candidate.name)
         try:
-            result = _tried(candidate, size, seed)
+            result = _tried(candidate, size, seed, stated)
         except HeadwiseError as error:
             short = without_example(error) if isinstance(error, NotRecognised) else error
             why[candidate.name] = short.text
@@ -161,17 +166,19 @@ def _candidates(module: ModuleType) -> Iterator[_Candidate]:
             yield _Candidate(name, value)
 
 
-def _tried(candidate: _Candidate, size: tuple[int, int], seed: int) -> _Trial | Text:
-    """Run a candidate: return the observations, or why it is not attention. It may raise."""
+def _tried(
+    candidate: _Candidate, size: tuple[int, int], seed: int, stated: Stated
+) -> _Trial | Text:
+    """What its run shows, or why it is no attention; raises where it cannot be called."""
     target, name = candidate.value, candidate.name
     found: Conventions | None
     try:
-        found = find_conventions(runner(target, name, *size), *size, seed)
+        found = discover(target, name, size, seed, stated)
     except NotRecognised as error:
         found = black_box(target, name, size, seed, error, no_log)
         if found is None:
             raise
-    job = self_job(*size, length=LENGTH, seed=seed)
+    job = self_job(*found.size, length=LENGTH, seed=seed)
     job = job.fitted(found.runner.lacks, found.runner.groups)
     masks = found.masks(job) or {}
 
@@ -219,7 +226,8 @@ def _observed(job: Job) -> Iterator[_Trial]:
         tensors = output if isinstance(output, tuple | list) else (output,)
         sizes = [tuple(t.shape) for t in tensors if isinstance(t, Tensor)]
         batch, length, embed_dim = job.query.shape
-        whole = (batch, length, embed_dim) in sizes or (length, batch, embed_dim) in sizes
+        shapes = set(permutations((batch, length, embed_dim))) | {(length, embed_dim)}
+        whole = not shapes.isdisjoint(sizes)
         if whole and any(True for _ in module.parameters()):
             trial.whole.add(type(module))
 

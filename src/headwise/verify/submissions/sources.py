@@ -5,11 +5,13 @@ import glob
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 from headwise.document.text_format import clean
 from headwise.errors import BadFile
 from headwise.verify.report import SOURCE_FILES, file_and_name
+from headwise.verify.target.loading import FOLDERS_ABOVE, source_of
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
 """Folders that are not searched, like those whose name starts with a dot."""
@@ -93,7 +95,7 @@ def digest(target: str) -> str:
         if path in seen:
             continue
         seen[path] = _content(path)
-        waiting += _imported(path, seen[path])
+        waiting += _imported(path)
     parts = sorted(
         (str(path), hashlib.sha256(content).hexdigest()) for path, content in seen.items()
     )
@@ -108,23 +110,23 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def _imported(path: Path, content: bytes) -> Iterator[Path]:
-    """Yield the files in the folder of a file, or below it, that the file imports."""
+def _imported(path: Path) -> Iterator[Path]:
+    """The files beside, below or above a file that it imports, by name or relatively."""
     try:
-        tree = ast.parse(content)
-    except (SyntaxError, ValueError, RecursionError):
+        tree = ast.parse(source_of(path)[:LARGEST])
+    except (OSError, SyntaxError, ValueError, RecursionError, BadFile):
         return
+    above = list(path.resolve().parents[:FOLDERS_ABOVE])
     for node in ast.walk(tree):
         names: list[str] = []
-        base = path.parent
+        bases = above
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             own = node.module or ""
             names = [own, *(f"{own}.{alias.name}".strip(".") for alias in node.names)]
-            for _ in range(node.level - 1):
-                base = base.parent
-        for name in filter(None, names):
+            bases = above[node.level - 1 : node.level] if node.level else above
+        for base, name in product(bases, filter(None, names)):
             stem = base.joinpath(*name.split("."))
             candidates = (stem.with_name(f"{stem.name}.py"), stem / "__init__.py")
             yield from (candidate for candidate in candidates if candidate.is_file())

@@ -1,11 +1,10 @@
-"""The conventions by which a target is called, and one guarded call of it."""
+"""The conventions by which a target is called."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import permutations
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,159 +12,15 @@ from torch import Tensor
 from headwise.lang import Text
 from headwise.masks import Mask
 from headwise.masks.mask import And
+from headwise.positions import Position
+from headwise.shapes import Allowed
 from headwise.verify.checks import Subject, Ways
-from headwise.verify.oracle.jobs import Job, Outcome, seeded_rng
-from headwise.verify.target.signature import MaskForm, Signature, forms_for, lengths_of, pads
-
-T = TypeVar("T")
-
-CallLog = Callable[[str], None]
-"""Called with a description of every call of the target before it is made."""
-
-SHORT = ("allocate memory", "std::bad_alloc", "out of memory")
-
-
-class OutOfMemory(BaseException):
-    """A call ran out of memory. It ends the run and is not the failure of a check."""
-
-
-def no_log(words: str) -> None:
-    """Ignore the description."""
-    del words
-
-
-def guarded(
-    run: Callable[[], T], arguments: Mapping[str, object], log: CallLog, seed: int = 0
-) -> T:
-    """Log a call with its arguments, and run it with a seeded generator.
-
-    Raises:
-        OutOfMemory: if it runs out of memory.
-    """
-    log(described(arguments))
-    try:
-        with seeded_rng(seed):
-            return run()
-    except Exception as error:
-        if out_of_memory(error):
-            raise OutOfMemory(str(error)) from error
-        raise
-
-
-def described(arguments: Mapping[str, object]) -> str:
-    """The arguments with their shapes.
-
-    Example:
-        >>> import torch
-        >>> described({"x": torch.zeros(2, 7, 15), "mask": None})
-        'x (2, 7, 15), mask None'
-    """
-    return ", ".join(f"{name} {_shape(value)}" for name, value in arguments.items())
-
-
-def out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error or its cause is a lack of memory."""
-    for _ in range(20):  # causes may run in a circle
-        if error is None:
-            return False
-        if isinstance(error, MemoryError | OutOfMemory):
-            return True
-        if isinstance(error, RuntimeError) and any(word in str(error).lower() for word in SHORT):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _shape(value: object) -> str:
-    if isinstance(value, Tensor):
-        return str(tuple(value.shape))
-    return str(value) if value is None or isinstance(value, bool | int | float) else "(…)"
-
-
-def outcome(result: object, job: Job, sequence_first: bool = False) -> Outcome:
-    """The output and weights among the returned tensors."""
-    matches = tensors_in(result)
-    shape = tuple(job.query.shape)
-    if sequence_first:
-        matches = [t.transpose(0, 1) if t.dim() == 3 else t for t in matches]
-    output = next((t for t in matches if tuple(t.shape) == shape), None)
-    if output is None:
-        raise no_output(result, matches, shape)
-    return Outcome(output, weights_in([t for t in matches if t is not output], job))
-
-
-def weights_in(tensors: list[Tensor], job: Job) -> Tensor | None:
-    """The weights of each head (B, H, Lq, Lk), where they are among what was returned."""
-    shape = (job.query.shape[0], job.heads, job.query.shape[1], job.key.shape[1])
-    return next((t for t in tensors if tuple(t.shape) == shape), None)
-
-
-def tensors_in(result: object) -> list[Tensor]:
-    """Every tensor in tuples, lists and mappings, in their order."""
-    if isinstance(result, Tensor):
-        return [result]
-    if isinstance(result, Mapping):
-        result = tuple(result.values())
-    if isinstance(result, tuple | list):
-        return [tensor for item in result for tensor in tensors_in(item)]
-    return []
-
-
-def no_output(result: object, tensors: list[Tensor], shape: tuple[int, ...]) -> ValueError:
-    """The error for a result without an output of the expected shape."""
-    got = ", ".join(str(tuple(t.shape)) for t in tensors) or _kind(result)
-    return ValueError(f"returned {got}, expected an output of shape {shape}, a tensor")
-
-
-def _kind(result: object) -> str:
-    """The type's name as written in code, such as numpy.ndarray."""
-    module, name = type(result).__module__, type(result).__qualname__
-    if result is None:
-        return "None"
-    return name if module == "builtins" else f"{module}.{name}"
-
-
-def watched(
-    run: Callable[[], T], arguments: Mapping[str, object], log: CallLog, seed: int = 0
-) -> tuple[T, tuple[str, ...]]:
-    """Like `guarded`, with the names of the tensors that the call modified."""
-    tensors = {name: t for name, t in arguments.items() if isinstance(t, Tensor)}
-    before = {name: t._version for name, t in tensors.items()}
-    result = guarded(run, arguments, log, seed)
-    return result, tuple(name for name, t in tensors.items() if t._version != before[name])
-
-
-def arrays_of(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Copies of the tensors among some arguments as arrays; the rest as it is.
-
-    Raises:
-        TypeError: if NumPy has no such dtype, such as bfloat16.
-    """
-    return {
-        name: value.detach().clone().numpy() if isinstance(value, Tensor) else value
-        for name, value in arguments.items()
-    }
-
-
-def changed(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
-    """The tensors whose arrays were modified."""
-    return tuple(
-        name
-        for name, value in before.items()
-        if isinstance(value, Tensor) and not torch.equal(value, torch.as_tensor(after[name]))
-    )
-
-
-def tensors_of(result: object, dtype: torch.dtype) -> object:
-    """The result with every array as a tensor, rounded to the dtype."""
-    if isinstance(result, Mapping):
-        result = tuple(result.values())
-    if isinstance(result, tuple | list):
-        return tuple(tensors_of(item, dtype) for item in result)
-    if type(result).__module__.partition(".")[0] != "numpy":
-        return result
-    return torch.as_tensor(result).to(dtype)
-
+from headwise.verify.oracle import oracle
+from headwise.verify.oracle.jobs import Job, Outcome
+from headwise.verify.target.calls.guarded_call import CallLog
+from headwise.verify.target.calls.mask_forms import MaskForm, forms_for, lengths_of, pads
+from headwise.verify.target.calls.signature import Signature
+from headwise.verify.target.stated import NOTHING, MaskTrue, Stated
 
 Masks = Mapping[str, Tensor]  # the mask arguments of one call, by name
 
@@ -195,7 +50,7 @@ class Runner(ABC):
     @property
     def forms(self) -> tuple[MaskForm, ...]:
         """Every form its mask could have, the likely ones first."""
-        return forms_for(self.signature)
+        return forms_for((*self.signature.masks, *self.signature.maybe))
 
     @property
     def lacks(self) -> frozenset[str]:
@@ -225,6 +80,11 @@ class Conventions:
         certain: whether the encoding of its masks was observed, and not guessed.
         variant: the index of the chosen interpretation in the target's variants.
         size: E and H that it was constructed for.
+        position: the position encoding that it applies by itself, or None.
+        excused: mask arguments that are not tried, since another one hides what it should.
+        stated: what a person stated.
+        contradicted: mask arguments that do the opposite of what is documented, with the meaning.
+        unexplained: whether no pair of known mistakes gives its output without a mask.
     """
 
     runner: Runner
@@ -234,6 +94,11 @@ class Conventions:
     certain: bool
     variant: int = 0
     size: tuple[int, int] = (15, 3)
+    position: Position | None = None
+    excused: frozenset[str] = field(default=frozenset())
+    stated: Stated = NOTHING
+    contradicted: tuple[tuple[str, MaskTrue], ...] = ()
+    unexplained: bool = False
 
     def masks(self, job: Job) -> Masks | None:
         """The mask arguments for a job; None where the target cannot express its mask."""
@@ -245,27 +110,57 @@ class Conventions:
                 return {}
             allowed = torch.ones_like(allowed)
         for form in sorted(self.forms, key=lambda form: not pads(form.argument)):
-            encoded = form.encode(allowed)
-            if encoded is not None:
-                return {form.argument: encoded}
+            for wider in _beside(allowed, own):
+                encoded = form.encode(wider)
+                if encoded is not None:
+                    return {form.argument: encoded}
         return None
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """The mask arguments whose encoding is unknown."""
-        understood = {form.argument for form in self.forms}
+        understood = {form.argument for form in self.forms} | self.excused
         return tuple(name for name in self.runner.signature.masks if name not in understood)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The mask arguments whose encoding is known, in the order of the signature."""
+        signature, own = self.runner.signature, {form.argument for form in self.forms}
+        return tuple(name for name in (*signature.masks, *signature.maybe) if name in own)
 
     @property
     def ways(self) -> Ways:
         """The target with masks given in one argument only, for each argument."""
-        understood = (name for name in self.runner.signature.masks if name not in self.unknown)
-        return tuple((name, partial(self._run_with, name)) for name in understood)
+        return tuple((name, partial(self._run_with, name)) for name in self.arguments)
 
     def _run_with(self, argument: str, job: Job) -> Outcome | None:
         alone = replace(self, forms=tuple(f for f in self.forms if f.argument == argument))
-        masks = alone.masks(job)
-        return None if masks is None else alone.runner.run(job, masks)
+        return None if alone.masks(job) is None else alone.attempt(job)
+
+    def run(self, job: Job) -> Outcome:
+        """The outcome of a job whose mask the target can take.
+
+        Padded queries that a mask hides as well have the exact output: nothing is asked of them.
+        """
+        masks = self.masks(job) or {}
+        outcome = self.runner.run(job, masks)
+        hiding = any(form.hides_queries and form.argument in masks for form in self.forms)
+        return without_padded_queries(outcome, job) if hiding else outcome
+
+    def continued(self, job: Job) -> Outcome | None:
+        """The outcome of the last queries with a cache of the target; None without one."""
+        continued = getattr(self.runner, "continued", None)
+        try:
+            return None if continued is None or self.neutral else continued(job)
+        except Exception:
+            return None
+
+    def attempt(self, job: Job) -> Outcome | None:
+        """The outcome of a job; None where the target raises."""
+        try:
+            return self.run(job)
+        except Exception:
+            return None
 
     def together(self, job: Job) -> Outcome | None:
         """The target with the sides of a mask ``a & b`` in two of its arguments; None if it cannot.
@@ -278,7 +173,12 @@ class Conventions:
         for one, other in permutations(self.forms, 2):
             first, second = one.encode(left), other.encode(right)
             if one.argument != other.argument and first is not None and second is not None:
-                return self.runner.run(job, {one.argument: first, other.argument: second})
+                if one.hides_queries or other.hides_queries:
+                    continue
+                try:
+                    return self.runner.run(job, {one.argument: first, other.argument: second})
+                except Exception:
+                    return None
         return None
 
     def subject(self, name: str, embed_dim: int, heads: int) -> Subject:
@@ -296,18 +196,17 @@ class Conventions:
                 return Text("it has no gradients")
             if what.dropout and not self.runner.drops:
                 return Text("it has no dropout")
+            if self.position is not None and what.shape.offset:
+                return Text("its positions are those of self-attention")
             masks = self.masks(what)
             padded = not what.allowed.all() and lengths_of(what.allowed) is not None
             if masks is None or (pads_unknown and padded):
                 return Text("it does not take this mask")
             return None
 
-        def module(job: Job) -> Outcome:
-            return self.runner.run(job, self.masks(job) or {})
-
         return Subject(
             name=name,
-            module=module,
+            module=self.run,
             refuses=refuses,
             embed_dim=embed_dim,
             heads=heads,
@@ -316,4 +215,29 @@ class Conventions:
             groups=self.runner.groups,
             together=self.together,
             base=self.base,
+            position=self.position,
+            may_raise=True,
+            cached=self.continued,
         )
+
+
+def _beside(allowed: Allowed, own: Allowed) -> Iterator[Allowed]:
+    """Masks that give `allowed` where a target also hides what its own mask hides."""
+    yield allowed
+    keys = allowed.any(1, keepdim=True).any(2, keepdim=True).expand_as(allowed)
+    for wider in (keys, allowed | ~own):
+        if bool(((wider & own) == allowed).all()):
+            yield wider
+
+
+def without_padded_queries(outcome: Outcome, job: Job) -> Outcome:
+    """The outcome with the exact output in the rows of padded queries."""
+    keys = job.allowed.any(1).any(1)  # (B, Lk)
+    if keys.shape[1] != job.query.shape[1] or bool(keys.all()):
+        return outcome
+    dtype = outcome.output.dtype
+    output = torch.where(keys[..., None], outcome.output, oracle(job, dtype)["output"].to(dtype))
+    weights = outcome.weights
+    if weights is not None:
+        weights = torch.where(keys[:, None, :, None], weights, oracle(job, dtype)["weights"])
+    return replace(outcome, output=output, weights=weights)

@@ -1,25 +1,20 @@
-"""Make a loaded target callable: a function of q, k and v, an adapter, or a module."""
+"""Make a loaded target callable: a function of q, k and v, an adapter, or one with own weights."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import BadValue
-from headwise.lang import Text
 from headwise.verify.checks import Subject, attempt, compute, unmasked_job
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.jobs import Job, Outcome, copied, self_job
-from headwise.verify.target import NotRecognised, not_recognised
-from headwise.verify.target.construct import in_dtype
-from headwise.verify.target.conventions import (
+from headwise.verify.oracle.jobs import Job, Outcome, copied
+from headwise.verify.target import NotRecognised
+from headwise.verify.target.calls.guarded_call import (
     CallLog,
-    Conventions,
-    Masks,
-    Runner,
     arrays_of,
     changed,
     no_log,
@@ -30,8 +25,14 @@ from headwise.verify.target.conventions import (
     watched,
     weights_in,
 )
-from headwise.verify.target.module_runner import ModuleRunner, of_class, of_instance
-from headwise.verify.target.signature import MaskForm, Signature, parameters_of, read_signature
+from headwise.verify.target.calls.mask_forms import MaskForm
+from headwise.verify.target.calls.signature import Signature
+from headwise.verify.target.construction.construct import Construction, in_dtype
+from headwise.verify.target.conventions import Conventions, Masks, Runner
+from headwise.verify.target.module_runner import ModuleRunner
+
+Order = Literal["b h l d", "b l h d", "bh l d", "l d"]
+"""The axes of q, k and v: heads before or after the length, heads as samples, or one head."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,30 +44,102 @@ class FunctionRunner(Runner):
     log: CallLog = no_log
     options: Mapping[str, object] = field(default_factory=dict)
     arrays: bool = False
+    order: Order = "b h l d"
+    shared: int | None = None
+    construction: Construction | None = None
 
     @property
     def differentiable(self) -> bool:
         return not self.arrays
 
     @property
+    def groups(self) -> int | None:
+        return self.shared
+
+    @property
     def variants(self) -> tuple[Runner, ...]:
-        return (self, replace(self, arrays=True))
+        orders: tuple[Order, ...] = ("b h l d", "bh l d", "b l h d", "l d")
+        orders = orders if self.shared is None else ("b h l d",)
+        return tuple(
+            replace(self, arrays=arrays, order=order)
+            for order in orders
+            for arrays in (False, True)
+        )
+
+    def wants_arrays(self, job: Job, masks: Masks) -> bool:
+        """Whether it passes its tensors to NumPy, which rejects those with gradients."""
+        if self.arrays:
+            return False
+        try:
+            self.run(job.tracked(), masks)
+        except RuntimeError as error:
+            return "numpy" in str(error).lower()
+        except Exception:
+            return False
+        return False
 
     def run(self, job: Job, masks: Masks) -> Outcome:
         q, k, v = steps.projected_heads(job)
+        shape = (*q.shape[:3], v.shape[3])
+        if self.order == "l d":
+            return self._head_by_head(job, (q, k, v), masks)
+        inputs = tuple(in_order(x, self.order) for x in (q, k, v))
+        tensors, wrote = self._called(inputs, masks, job)
+        tensors = [_back(t, self.order, shape) for t in tensors]
+        heads = next((t for t in tensors if tuple(t.shape) == shape), None)
+        if heads is None:
+            raise no_output(tensors, tensors, shape)
+        weights = weights_in([t for t in tensors if t is not heads], job)
+        return Outcome(steps.joined_output(job, heads), weights, wrote)
+
+    def _called(
+        self, inputs: tuple[Tensor, ...], masks: Masks, job: Job
+    ) -> tuple[list[Tensor], tuple[str, ...]]:
+        """The tensors that one call returns, and the inputs that it modified."""
+        q, k, v = inputs
         arguments = self.signature.arguments(q, k, v) | dict(masks) | dict(self.options)
         actual = arrays_of(arguments) if self.arrays else arguments
         call = partial(self.function, **actual)
         result, wrote = watched(call, arguments, self.log, job.rng_seed)
         if self.arrays:
             wrote = changed(arguments, actual)
-        tensors = tensors_in(tensors_of(result, q.dtype) if self.arrays else result)
-        shape = (*q.shape[:3], v.shape[3])
-        heads = next((t for t in tensors if tuple(t.shape) == shape), None)
-        if heads is None:
-            raise no_output(result, tensors, shape)
-        weights = weights_in([t for t in tensors if t is not heads], job)
-        return Outcome(steps.joined_output(job, heads), weights, wrote)
+        found = tensors_in(tensors_of(result, q.dtype) if self.arrays else result)
+        if not found:
+            raise no_output(result, found, tuple(q.shape))
+        return found, wrote
+
+    def _head_by_head(self, job: Job, heads: tuple[Tensor, ...], masks: Masks) -> Outcome:
+        """The outcome of a function of one head of one sample (L, D)."""
+        q, k, v = heads
+        samples, wrote = [], list[str]()
+        for b in range(q.shape[0]):
+            rows = []
+            for h in range(q.shape[1]):
+                own = {n: m[b] if m.shape[:1] == q.shape[:1] else m for n, m in masks.items()}
+                found, changes = self._called((q[b, h], k[b, h], v[b, h]), own, job)
+                shape = (q.shape[2], v.shape[3])
+                row = next((t for t in found if tuple(t.shape) == shape), None)
+                if row is None:
+                    raise no_output(found, found, shape)
+                rows.append(row)
+                wrote += changes
+            samples.append(torch.stack(rows))
+        output = steps.joined_output(job, torch.stack(samples))
+        return Outcome(output, None, tuple(dict.fromkeys(wrote)))
+
+
+def in_order(x: Tensor, order: Order) -> Tensor:
+    """(B, H, L, D) with its axes in another order; the first head of the first sample for one."""
+    if order == "l d":
+        return x[0, 0]
+    return x.flatten(0, 1) if order == "bh l d" else x.transpose(1, 2) if order == "b l h d" else x
+
+
+def _back(x: Tensor, order: Order, shape: tuple[int, ...]) -> Tensor:
+    """A result in the order (B, H, L, D), where it is one."""
+    if order == "bh l d" and x.dim() == 3 and x.shape[0] == shape[0] * shape[1]:
+        return x.reshape(*shape[:2], *x.shape[1:])
+    return x.transpose(1, 2) if order == "b l h d" and x.dim() == 4 else x
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,40 +163,6 @@ class AdapterRunner(Runner):
         return replace(outcome(result, job), wrote=wrote)
 
 
-def runner(target: object, name: str, embed_dim: int, heads: int, log: CallLog = no_log) -> Runner:
-    """The runner of a loaded target: a class of modules, a module, or a function.
-
-    Raises:
-        BadFile: if it is not recognised; the message shows the adapter to write.
-        BadValue: if embed_dim is no multiple of heads.
-    """
-    if heads < 1 or embed_dim < 1 or embed_dim % heads:
-        raise BadValue(
-            "embed_dim: expected a multiple of heads, got {embed_dim} with {heads} "
-            "heads; use --embed-dim {example}",
-            embed_dim=embed_dim,
-            heads=heads,
-            example=max(heads, 1) * 5,
-        )
-    weights = self_job(embed_dim, heads).weights
-    if isinstance(target, type) and issubclass(target, nn.Module):
-        return replace(of_class(target, name, weights, heads), log=log)
-    if isinstance(target, nn.Module):
-        return replace(of_instance(target, name, weights, heads), log=log)
-    if isinstance(target, type) or not callable(target):
-        raise not_recognised(Text("{name} is neither a torch.nn.Module nor a function", name=name))
-    if [p.name for p in parameters_of(target, name)][1:2] == ["weights"]:
-        return AdapterRunner(target, log=log)
-    signature = read_signature(target, name)
-    count = len(signature.tensors)
-    if count != 3:
-        reason = Text(
-            "the function {name} takes {count} tensors, expected q, k, v", name=name, count=count
-        )
-        raise not_recognised(reason)
-    return FunctionRunner(target, signature, log=log)
-
-
 @dataclass(frozen=True, eq=False)
 class BlackBoxRunner(Runner):
     """A module with its own weights, not the job's; `why` is the error of the search for them."""
@@ -134,15 +173,23 @@ class BlackBoxRunner(Runner):
     drops: bool = False
 
     @property
+    def axes(self) -> str:
+        """The order of its inputs' axes."""
+        return self.module.axes
+
+    @property
     def sequence_first(self) -> bool:
         """Whether it takes (L, B, E)."""
         return self.module.sequence_first
 
     @property
     def variants(self) -> tuple[Runner, ...]:
-        orders = (False, True) if self.module.either_axis_order else (False,)
-        modules = (replace(self.module, sequence_first=order) for order in orders)
-        return tuple(replace(self, module=module) for module in modules)
+        modules = (
+            replace(self.module, axes=axes, signature=signature)
+            for axes in self.module.orders
+            for signature in (self.signature, *self.module.roles)
+        )
+        return tuple(replace(self, module=m, signature=m.signature) for m in modules)
 
     def run(self, job: Job, masks: Masks) -> Outcome:
         instance = in_dtype(self.module.make(job.dropout), job.query.dtype)

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Literal
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headwise.errors import BadFile
 from headwise.verify.oracle.jobs import Weights
-from headwise.verify.target.parameter_names import (
+from headwise.verify.target.parameters.parameter_names import (
     POSITION,
     Binding,
     ParameterSlot,
@@ -71,7 +71,21 @@ def probe(module: nn.Module, give: Give, weights: Weights, heads: int) -> tuple[
             kinds = {block: _kind(give, start, block) for block in blocks}
     except Exception:
         return ()
-    return _bindings(module, kinds, weights, heads)
+    every = dict(module.named_parameters())
+    return tuple(
+        replace(binding, unplaced=_rest(binding, every), zeroed=_positions(every))
+        for binding in _bindings(module, kinds, weights, heads)
+    )
+
+
+def _rest(binding: Binding, every: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """The parameters that are neither projections nor positions."""
+    placed = {slot.name for slot in binding.slots}
+    return tuple(name for name in every if name not in placed and not POSITION.search(name))
+
+
+def _positions(every: Mapping[str, Tensor]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, tuple(p.shape)) for name, p in every.items() if POSITION.search(name))
 
 
 def _drawn(named: Mapping[str, Tensor]) -> dict[str, Tensor]:

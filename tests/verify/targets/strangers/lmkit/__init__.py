@@ -1,0 +1,1 @@
+"""lmkit: bits and pieces for small language models."""
