@@ -55,7 +55,7 @@ MAY_TAKE_KEYWORDS = {"attention_function", "mask_function", "check_positive"}
 """transformers passes options of its own; a check takes every size by its name."""
 
 MOST_LINES_OF_FILE, LONGEST_FUNCTION, MOST_PARAMETERS = 400, 60, 8
-MOST_FILES, MOST_LINES = 226, 42_000
+MOST_FILES, MOST_LINES = 302, 55_300
 """A ratchet: lower these when the source shrinks, and raise them only for a new feature."""
 MOST_FILES_OF_FOLDER = 13
 LARGER_FOLDERS = {"check": 14, "cli": 14}

@@ -210,7 +210,7 @@ def test_what_does_not_fit_is_named() -> None:
         cache.extend(token, token.double())
     with pytest.raises(BadType, match="index: expected an integer tensor"):
         cache.reorder(torch.zeros(2))
-    with pytest.raises(BadValue, match="index: .* the 2 samples in the cache"):
+    with pytest.raises(BadValue, match=r"index: .* the 2 samples in the cache"):
         cache.reorder(torch.tensor([2]))
 
 

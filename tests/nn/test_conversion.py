@@ -255,8 +255,14 @@ TREATED = {
     "patched forward": (patched, "its forward was replaced"),
     "patched out_proj": (lambda m: patched(m.out_proj), "its forward was replaced"),
     "qconfig": (lambda m: setattr(m, "qconfig", object()), "prepared for quantisation"),
-    "a buffer": (lambda m: m.register_buffer("scale", torch.ones(1)), "its class does not define scale"),
-    "a submodule": (lambda m: m.add_module("extra", nn.Linear(2, 2)), "its class does not define extra"),
+    "a buffer": (
+        lambda m: m.register_buffer("scale", torch.ones(1)),
+        "its class does not define scale",
+    ),
+    "a submodule": (
+        lambda m: m.add_module("extra", nn.Linear(2, 2)),
+        "its class does not define extra",
+    ),
     "an attribute": (lambda m: setattr(m, "mask", 3), "its attribute mask has another meaning"),
     "forward hook": (lambda m: m.register_forward_hook(lambda *_: None), "it has hooks"),
     "state hook": (lambda m: m.register_state_dict_post_hook(lambda *_: None), "it has hooks"),

@@ -501,7 +501,7 @@ def test_what_is_not_known_is_refused() -> None:
 
 def test_a_model_that_cuts_its_mask_is_told_what_it_has() -> None:
     mask = mask_function(1, 5, 5)
-    with pytest.raises(BadType, match="indexes its mask like a tensor, .* passes the mask causal"):
+    with pytest.raises(BadType, match=r"indexes its mask like a tensor, .* passes the mask causal"):
         mask[:, :, :, :3]
 
 

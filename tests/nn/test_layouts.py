@@ -220,7 +220,7 @@ def fused(rows: int = 3 * E, columns: int = E, **more: Tensor) -> dict[str, Tens
     ("given", "layout", "message"),
     [
         (fused(), "guess", "layout: unknown 'guess'; expected one of 'separate', 'blocks'"),
-        (fused(3 * E + 1), "blocks", "expected 72 rows in qkv.weight for the heads of the module, got 73"),
+        (fused(3 * E + 1), "blocks", "72 rows in qkv.weight for the heads of the module, got 73"),
         (fused(E, 3 * E), "blocks", "expected 72 rows in qkv.weight .* got 24"),
         (fused(3 * E, E + 1), "groups", r"q_proj.weight of shape \(24, 24\), got \(24, 25\)"),
         (fused(), "separate", "layout 'separate' needs q_proj, k_proj.* once, got proj, qkv"),
@@ -229,7 +229,7 @@ def fused(rows: int = 3 * E, columns: int = E, **more: Tensor) -> dict[str, Tens
             "blocks",
             "needs qkv, out_proj, each exactly once, got proj, qkv, query_key_value",
         ),
-        ({"proj.weight": torch.ones(E, E)}, "blocks", "needs qkv, out_proj, each exactly once, got proj"),
+        ({"proj.weight": torch.ones(E, E)}, "blocks", "qkv, out_proj, each exactly once, got proj"),
         ({}, "blocks", "each exactly once, got nothing"),
         (fused() | {"q_norm.weight": torch.ones(D)}, "blocks", "q_norm.weight is not a known"),
         (fused() | {"qkv.bias": torch.ones(3 * E)}, "blocks", "contains k_proj.bias.* bias=True"),

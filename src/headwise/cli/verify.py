@@ -67,9 +67,7 @@ _HELP_TEXTS = {
     "--heads": Text("Number of heads H for the tests."),
     "--set": Text("An argument of the constructor, as name=value; can be given several times."),
     "--mask-true": Text("What True or 1 means in the masks; default: found by trial."),
-    "--layout": Text(
-        "The axes of the input, batch first or length first; default: found by trial."
-    ),
+    "--layout": Text("Axes of the input, batch first or length first; default: found by trial."),
     "--kv-heads": Text("Number of key/value heads; default: found by trial."),
     "--causal": Text("The target masks later keys itself; default: found by trial."),
     "--forbid": Text(
