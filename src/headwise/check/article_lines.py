@@ -31,7 +31,7 @@ def read_article(path: Path) -> str:
 
 
 def normalized(text: str) -> str:
-    """The text with full-width digits, signs and brackets made plain, small digits as indices.
+    """The text with full-width digits and signs as ASCII, and sub- and superscripts in braces.
 
     Example:
         >>> normalized("s₀₁ ＝ −0.5")

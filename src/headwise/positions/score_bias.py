@@ -1,4 +1,4 @@
-"""Positions that add a bias to the scores: ALiBi and T5."""
+"""Position encodings that add a bias to the scores: ALiBi and T5."""
 
 import math
 

@@ -95,8 +95,8 @@ def softmax_weights(
 ) -> Tensor:
     """Return the softmax over the keys, (B, H, n, m), and over a sink of each head, (H,).
 
-    The scores are masked with -inf, but finite in fully masked rows (B or 1, H or 1, n, 1), whose
-    weights become 0. The weights are written to the beginning of ``out``, if passed.
+    Masked scores must be -inf, except in the rows where ``fully_masked``, (B or 1, H or 1, n, 1),
+    is True: there they must be finite, and the weights become 0. The weights are written to the beginning of ``out``, if passed.
     """
     place = None if out is None else out[: scores.numel()].view(scores.shape)
     weights = torch.softmax(scores, -1, out=place)

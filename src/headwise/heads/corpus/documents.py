@@ -199,8 +199,8 @@ def check_parse(place: Place, words: int, parse: Parse) -> None:
     for number, head in enumerate(parse.heads):
         if not -1 <= head < words or head == number:
             raise BadLine(
-                "heads: expected -1 for the root or another word from 0 to {words_minus_1}, "
-                "got {head} for word {number}; count words from 0",
+                "heads: expected -1 for the root or the index of another word from 0 to "
+                "{words_minus_1}, got {head} for the word with index {number}; indices start at 0",
                 number=number,
                 head=head,
                 words_minus_1=words - 1,

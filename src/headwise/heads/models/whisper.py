@@ -20,7 +20,7 @@ MOST_WORDS = 200  # the most tokens that the decoder generates
 
 
 def takes_sound(model: Any) -> bool:
-    """Return whether the input of a model is sound."""
+    """Return whether a model takes audio as its input."""
     return getattr(model, "main_input_name", None) == "input_features"
 
 

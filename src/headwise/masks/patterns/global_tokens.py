@@ -53,8 +53,8 @@ class GlobalTokens(Mask):
         batch, keys = self.chosen.shape
         if not broadcasts(batch, shape.batch) or (self.whole and keys != shape.keys):
             raise BadValue(
-                "global_tokens: made for (B, Lk) = {expected}, called with {got}; use one row for "
-                "each sample, with all keys",
+                "global_tokens: made for (B, Lk) = {expected}, called with {got}; pass one row "
+                "for each sample, with one entry for each key",
                 expected=(batch, keys),
                 got=(shape.batch, shape.keys),
             )

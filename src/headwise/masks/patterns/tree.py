@@ -89,8 +89,8 @@ def tree(parents: Sequence[int] | Tensor) -> Mask:
     """A tree of draft tokens: each node attends to the context, its ancestors and itself.
 
     The nodes are the last keys, and the context tokens before them are causal. Usually, a cache
-    contains the context, and only the nodes are queries. All nodes at the same depth have the same
-    position: see `Tree.depths` for a rotary encoding.
+    contains the context, and only the nodes are queries. All nodes at the same depth should have
+    the same position: pass positions computed from `Tree.depths` to `Rotary.at`.
 
     Args:
         parents: the index of each node's parent, which must come before the node, or -1 for a root;

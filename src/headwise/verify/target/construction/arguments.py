@@ -91,7 +91,7 @@ def _counted(words: set[str], lower: str) -> Kind:
 
 
 def known_exactly(name: str) -> bool:
-    """Whether the whole name, not a word in it, says the meaning."""
+    """Whether the full name of the argument is a known name, not only a word in it."""
     return name.lower() in {*EMBED, *HEADS, *KV_HEADS, *HEAD_DIM, *LENGTH}
 
 
