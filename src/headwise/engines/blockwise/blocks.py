@@ -96,7 +96,8 @@ def softmax_weights(
     """Return the softmax over the keys, (B, H, n, m), and over a sink of each head, (H,).
 
     Masked scores must be -inf, except in the rows where ``fully_masked``, (B or 1, H or 1, n, 1),
-    is True: there they must be finite, and the weights become 0. The weights are written to the beginning of ``out``, if passed.
+    is True: there they must be finite, and the weights become 0. The weights are written to the
+    beginning of ``out``, if passed.
     """
     place = None if out is None else out[: scores.numel()].view(scores.shape)
     weights = torch.softmax(scores, -1, out=place)
