@@ -72,6 +72,7 @@ def discover(
                 continue
             exact = search.exact()
             if exact is not None:
+                exact = replace(exact, exact=True)
                 return _finished(*_grouped(candidate, exact, search, stated), target)
             searches.append(search)
         if searches:
@@ -93,7 +94,9 @@ def _grouped(
     except BadFile:
         return exact, search
     result = grouped.exact()
-    return _understood([grouped]) if result is None else (result, grouped)
+    if result is None:
+        return _understood([grouped])
+    return replace(result, exact=True), grouped
 
 
 def find_conventions(
