@@ -19,7 +19,7 @@ from headwise.verify.oracle.jobs import self_job
 from headwise.verify.target import NotRecognised, not_recognised
 from headwise.verify.target.calls.documented import documented_meaning
 from headwise.verify.target.calls.guarded_call import CallLog, no_log
-from headwise.verify.target.construction.arguments import Sizes
+from headwise.verify.target.construction.arguments import ConstructionSizes
 from headwise.verify.target.construction.candidates import (
     Candidate,
     candidates,
@@ -222,7 +222,7 @@ def black_box(
             if isinstance(target, nn.Module):
                 blanks = [blank_runner(lambda _p: target, name, log)]
             else:
-                calls = constructions(cls, Sizes(*own), NOTHING)
+                calls = constructions(cls, ConstructionSizes(*own), NOTHING)
                 blanks = [blank_runner(cache(c.build), name, log, c.drops) for c in calls]
             for blank in blanks:
                 box = BlackBoxRunner(blank, why, blank.signature, blank.drops)

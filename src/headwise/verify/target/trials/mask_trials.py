@@ -66,7 +66,7 @@ def with_forms(
     """
     fits = fits or (influential, partial(_explained, most=1), partial(_explained, most=2))
     signature, kept = conventions.runner.signature, list[MaskForm]()
-    certain, silent, said = True, list[str](), list[tuple[str, MaskTrue]]()
+    certain, silent, contradicted = True, list[str](), list[tuple[str, MaskTrue]]()
     for argument in (*signature.masks, *signature.maybe):
         trials = _trials(conventions, job, argument)
         alone = len(signature.masks) + len(signature.maybe) == 1
@@ -75,7 +75,7 @@ def with_forms(
         if meaning is not None:
             agreeing = [t for t in trials if fits_statement(t.form, meaning)]
             against = not any(t.right for t in agreeing) and any(t.right for t in trials)
-            said += [(argument, meaning)] * (against and stated is None)
+            contradicted += [(argument, meaning)] * (against and stated is None)
             trials = agreeing or trials
         exact = [t.form if t.seen.right else t.for_real_queries.form for t in trials if t.right]
         named = argument in signature.masks or against
@@ -86,7 +86,9 @@ def with_forms(
         elif named or conventions.neutral:
             kept += _alike(trials, conventions.neutral, fits if named else (influential,))
         certain = certain and (bool(exact) or not named or any(map(influential, _single(trials))))
-    result = replace(conventions, forms=tuple(kept), certain=certain, contradicted=tuple(said))
+    result = replace(
+        conventions, forms=tuple(kept), certain=certain, contradicted=tuple(contradicted)
+    )
     return _with_silent(result, job, silent)
 
 
