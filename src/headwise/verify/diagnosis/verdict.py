@@ -29,6 +29,7 @@ from headwise.verify.target.calls.guarded_call import OutOfMemory
 from headwise.verify.target.construction.resizing import (
     at_size,
     beyond_definition,
+    has_heads,
     unused_parameters,
 )
 from headwise.verify.target.conventions import Conventions
@@ -210,7 +211,11 @@ def _subject(target: object, name: str, conventions: Conventions) -> Subject:
 
     def resized(embed_dim: int, heads: int) -> Subject | None:
         own = at_size(target, name, conventions, (embed_dim, heads))
-        return None if own is None else own.subject(name, embed_dim, heads)
+        return (
+            None
+            if own is None or not has_heads(target, own)
+            else own.subject(name, embed_dim, heads)
+        )
 
     subject = conventions.subject(name, *conventions.size)
     return replace(subject, resized=resized, unused=partial(unused_parameters, conventions))
@@ -227,6 +232,9 @@ def _diagnose(
     seen = _seen(subject, seed)
     whole: tuple[Run, list[Observation]] = (partial(compute, subject), seen)
     wrong = [item for item in (whole, *_through(subject, seen)) if _wrong(item[1])]
+    stale = any(f.check.name == "mask_of_one_call" and not f.passed for f in findings)
+    if wrong and stale and conventions.exact:  # right at first, and wrong after a mask
+        return "mask", frozenset(), tuple((m,) for m in MISTAKES if m.check == "mask_of_one_call")
     if not wrong:
         failed = [finding for finding in findings if not finding.passed and not finding.raised]
         mistakes = _mistakes(subject, failed, seen)
