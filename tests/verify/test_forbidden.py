@@ -63,10 +63,7 @@ USES = {
     "an overload of an operator": (calling(OVERLOAD), SDPA, "runs"),
     "a method of tensors": (calling("product"), SOFTMAX, "runs"),
     "a function that a function calls": (
-        (
-            "def f(q, k, v):\n    d = q.shape[-1]\n"
-            "    s = F.softmax(q @ k.mT / d**0.5, dim=-1)\n    return s @ v\n"
-        ),
+        "def f(q, k, v):\n    s = F.softmax(q @ k.mT / v.shape[-1] ** 0.5, -1)\n    return s @ v\n",
         SOFTMAX,
         "runs",
     ),

@@ -16,7 +16,6 @@ from headwise.verify.report.formats import faults, schema
 from headwise.verify.report.report_document import document, verdict
 from headwise.verify.target import NotRecognised, load
 from headwise.verify.target.calls.guarded_call import OutOfMemory, guarded, no_log, out_of_memory
-from headwise.verify.target.construction.construct import made
 
 TARGETS = Path(__file__).parent / "targets"
 
@@ -99,11 +98,6 @@ def test_what_is_unusable_says_why_in_both_languages() -> None:
     )
     (notice,) = document(found).blocks
     assert notice.good is False
-
-
-def test_made_takes_modules_only() -> None:
-    with pytest.raises(NotRecognised, match=r"3 is no torch\.nn\.Module"):
-        made(3, 15, 3)
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "verify_report.md"

@@ -102,11 +102,11 @@ def _calls(conventions: Conventions) -> Iterator[Text]:
 
 def _masks(conventions: Conventions) -> Iterator[Text]:
     for argument, documented in conventions.contradicted:
-        said = Text("True = may attend") if documented == "attend" else Text("True = blocked")
+        meaning = Text("True = may attend") if documented == "attend" else Text("True = blocked")
         yield Text(
-            "{argument}: its documentation says {said}, and it does the opposite",
+            "{argument}: its documentation says {meaning}, and it does the opposite",
             argument=argument,
-            said=said,
+            meaning=meaning,
         )
     for argument in conventions.unknown:
         yield Text(

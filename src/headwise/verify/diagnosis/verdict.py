@@ -29,6 +29,7 @@ from headwise.verify.target.calls.guarded_call import OutOfMemory
 from headwise.verify.target.construction.resizing import (
     at_size,
     beyond_definition,
+    has_heads,
     unused_parameters,
 )
 from headwise.verify.target.conventions import Conventions
@@ -210,7 +211,11 @@ def _subject(target: object, name: str, conventions: Conventions) -> Subject:
 
     def resized(embed_dim: int, heads: int) -> Subject | None:
         own = at_size(target, name, conventions, (embed_dim, heads))
-        return None if own is None else own.subject(name, embed_dim, heads)
+        return (
+            None
+            if own is None or not has_heads(target, own)
+            else own.subject(name, embed_dim, heads)
+        )
 
     subject = conventions.subject(name, *conventions.size)
     return replace(subject, resized=resized, unused=partial(unused_parameters, conventions))
@@ -227,6 +232,9 @@ def _diagnose(
     seen = _seen(subject, seed)
     whole: tuple[Run, list[Observation]] = (partial(compute, subject), seen)
     wrong = [item for item in (whole, *_through(subject, seen)) if _wrong(item[1])]
+    stale = any(f.check.name == "mask_of_one_call" and not f.passed for f in findings)
+    if wrong and stale and conventions.exact:  # right at first, and wrong after a mask
+        return "mask", frozenset(), tuple((m,) for m in MISTAKES if m.check == "mask_of_one_call")
     if not wrong:
         failed = [finding for finding in findings if not finding.passed and not finding.raised]
         mistakes = _mistakes(subject, failed, seen)
@@ -271,7 +279,22 @@ def _mistakes(
         rare += _at_other_sizes(subject)
     if "cache_continues" in names and subject.cached is not None:
         rare += _observed(subject.cached, cache_jobs(subject, DTYPE))
-    return explain([*seen, *rare], candidates, most=1 if rare else 2)
+    explained = explain([*seen, *rare], candidates, most=1 if rare else 2)
+    return _covering(explained, failed, subject)
+
+
+def _covering(
+    explained: tuple[tuple[Mistake, ...], ...], failed: list[CheckResult], subject: Subject
+) -> tuple[tuple[Mistake, ...], ...]:
+    """Of several single mistakes, those with which the most of the failed checks fail."""
+    if len(explained) < 2 or any(len(group) > 1 for group in explained):
+        return explained
+    counts = [
+        sum(not examine(f.check, _with_mistake(group[0], subject), DTYPE).passed for f in failed)
+        for group in explained
+    ]
+    pairs = zip(explained, counts, strict=True)
+    return tuple(group for group, count in pairs if count == max(counts))
 
 
 def _at_other_sizes(subject: Subject) -> list[Observation]:
@@ -291,6 +314,11 @@ def _fails_alike(mistake: Mistake, finding: CheckResult, subject: Subject) -> bo
         return False
     if finding.check.name in ("inputs_unchanged", "parameters_used"):  # trials name arguments
         return finding.failed.startswith(("mask:", "parameter ")) == (mistake.subject is not None)
+    return examine(finding.check, _with_mistake(mistake, subject), DTYPE).failed == finding.failed
+
+
+def _with_mistake(mistake: Mistake, subject: Subject) -> Subject:
+    """The oracle with a mistake, as a subject of the target's size."""
     plain = Pipeline().with_steps(mistake.replacement)
     module = of_pipeline(mistake.name, plain)
     wrong = replace(
@@ -303,8 +331,7 @@ def _fails_alike(mistake: Mistake, finding: CheckResult, subject: Subject) -> bo
         together=None,
         truth=None,
     )
-    wrong = wrong if mistake.subject is None else mistake.subject(wrong)
-    return examine(finding.check, wrong, DTYPE).failed == finding.failed
+    return wrong if mistake.subject is None else mistake.subject(wrong)
 
 
 def _seen(subject: Subject, seed: int) -> list[Observation]:

@@ -58,7 +58,7 @@ def _over_all(axes: int) -> dict[str, Step]:
     return {"softmax": softmax}
 
 
-def _of_each_score(function: Callable[[Tensor], Tensor]) -> dict[str, Step]:
+def _elementwise(function: Callable[[Tensor], Tensor]) -> dict[str, Step]:
     """A function of the scores where a softmax should be; hidden keys are as `function` makes them.
 
     The values of hidden keys are as they are, since a weight of 0 is not sure.
@@ -212,7 +212,7 @@ INSIDE: tuple[Mistake, ...] = (
         ("softmax_twice", "softmax", "scale_closed_form"),
         Text("The softmax is taken twice, which makes the weights nearly equal."),
         ("scores.softmax(dim=-1).softmax(dim=-1)", "scores.softmax(dim=-1)"),
-        _of_each_score(lambda scores: scores.softmax(-1).softmax(-1)),
+        _elementwise(lambda scores: scores.softmax(-1).softmax(-1)),
     ),
     mistake(
         ("softmax_over_batch_and_heads", "softmax", "heads_independent"),
@@ -230,20 +230,20 @@ INSIDE: tuple[Mistake, ...] = (
         ("log_softmax", "softmax", "rows_sum_to_one"),
         Text("The logarithm of the softmax is taken as the weights."),
         ("F.log_softmax(scores, dim=-1)", "F.softmax(scores, dim=-1)"),
-        _of_each_score(lambda scores: scores.log_softmax(-1)),
+        _elementwise(lambda scores: scores.log_softmax(-1)),
     ),
     mistake(
         ("sigmoid", "softmax", "rows_sum_to_one"),
         Text("A sigmoid of every score is taken instead of the softmax."),
         ("scores.sigmoid()", "scores.softmax(dim=-1)"),
-        _of_each_score(torch.sigmoid),
+        _elementwise(torch.sigmoid),
     ),
     mistake(
         ("softmax_missing", "softmax", "rows_sum_to_one"),
         Text("There is no softmax: the scores are the weights."),
         ("weights = scores", "weights = scores.softmax(dim=-1)"),
         {"softmax": lambda context, scores: scores.masked_fill(~context.allowed, 0.0)},
-        (_of_each_score(torch.relu),),
+        (_elementwise(torch.relu),),
     ),
     mistake(
         ("softmax_not_normalised", "softmax", "rows_sum_to_one"),

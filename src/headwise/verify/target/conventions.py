@@ -84,6 +84,7 @@ class Conventions:
         excused: mask arguments that are not tried, since another one hides what it should.
         stated: what a person stated.
         contradicted: mask arguments that do the opposite of what is documented, with the meaning.
+        exact: whether the target was exact without a mask when it was first called.
         unexplained: whether no pair of known mistakes gives its output without a mask.
     """
 
@@ -98,6 +99,7 @@ class Conventions:
     excused: frozenset[str] = field(default=frozenset())
     stated: Stated = NOTHING
     contradicted: tuple[tuple[str, MaskTrue], ...] = ()
+    exact: bool = False
     unexplained: bool = False
 
     def masks(self, job: Job) -> Masks | None:

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from importlib.abc import InspectLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from headwise.errors import BadFile
 from headwise.lang import Text
@@ -148,7 +149,7 @@ def _notebook(path: Path, name: str) -> ModuleType:
         padded = "\n" * (start - 1) + cell  # so that its lines have their numbers
         start += cell.count("\n") + 1
         try:
-            exec(compile(padded, module.__file__, "exec"), vars(module))  # noqa: S102 (the target)
+            _Cell(padded, module.__file__).exec_module(module)
         except (Exception, SystemExit) as error:
             failed = error
     if name and not hasattr(module, name) and failed is not None:
@@ -164,6 +165,21 @@ def source_of(path: Path) -> str | bytes:
         OSError: if there is no such file.
     """
     return "\n".join(_code_cells(path)) if path.suffix == ".ipynb" else path.read_bytes()
+
+
+class _Cell(InspectLoader):
+    """The loader of one code cell."""
+
+    def __init__(self, source: str, path: str) -> None:
+        self.source, self.path = source, path
+
+    def get_source(self, fullname: str) -> str:
+        """The cell as Python."""
+        return self.source
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """The compiled cell, whose lines have their numbers in the notebook's code."""
+        return self.source_to_code(self.source, self.path)
 
 
 def _code_cells(path: Path) -> list[str]:

@@ -25,11 +25,12 @@ from headwise.verify.target.calls.guarded_call import (
     watched,
 )
 from headwise.verify.target.calls.signature import Signature, read_signature, signatures
-from headwise.verify.target.construction.construct import Construction, in_dtype
+from headwise.verify.target.construction.construct import Construction
 from headwise.verify.target.conventions import Masks, Runner
 from headwise.verify.target.parameters.locate import (
     bypassed,
     find_attention,
+    in_dtype,
     is_attention,
     norms,
     wrap_known_module,

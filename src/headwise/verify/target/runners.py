@@ -27,9 +27,10 @@ from headwise.verify.target.calls.guarded_call import (
 )
 from headwise.verify.target.calls.mask_forms import MaskForm
 from headwise.verify.target.calls.signature import Signature
-from headwise.verify.target.construction.construct import Construction, in_dtype
+from headwise.verify.target.construction.construct import Construction
 from headwise.verify.target.conventions import Conventions, Masks, Runner
 from headwise.verify.target.module_runner import ModuleRunner
+from headwise.verify.target.parameters.locate import in_dtype
 
 Order = Literal["b h l d", "b l h d", "bh l d", "l d"]
 """The axes of q, k and v: heads before or after the length, heads as samples, or one head."""

@@ -44,11 +44,11 @@ def documented_meaning(target: object, argument: str, alone: bool) -> MaskTrue |
 def _votes(text: str, argument: str, alone: bool) -> Iterator[MaskTrue]:
     names = rf"\b{re.escape(argument)}\b" + (r"|\bmask\b" if alone else "")
     for sentence in re.split(r"\n\s*\n|(?<=[.;])\s|\n(?=\s*:?(?:param )?\w+\s*:)", text):
-        said = re.search(rf"(?i)(?:{names})", sentence)
-        if said is None:
+        name_in_sentence = re.search(rf"(?i)(?:{names})", sentence)
+        if name_in_sentence is None:
             continue
         for match in re.finditer(
-            rf"(?i){ONE}({BETWEEN}\w+[^.;,\n]{{0,32}})", sentence[said.start() :]
+            rf"(?i){ONE}({BETWEEN}\w+[^.;,\n]{{0,32}})", sentence[name_in_sentence.start() :]
         ):
             meaning = _meaning(match[1])
             if meaning is not None:

@@ -103,7 +103,7 @@ def acts_on_weights(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ConstructionSizes:
     """E, H and D of an attention that is to be constructed, and G where it is stated."""
 
     embed_dim: int
@@ -124,7 +124,7 @@ class Sizes:
         return (*divisors, self.heads, 1)
 
 
-def values_of(parameter: inspect.Parameter, sizes: Sizes) -> tuple[object, ...]:
+def values_of(parameter: inspect.Parameter, sizes: ConstructionSizes) -> tuple[object, ...]:
     """The values to try for a constructor's argument, the likely ones first.
 
     An empty tuple means to leave the argument at its default.

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, wraps
+from functools import cache
 
 from torch import nn
 
@@ -13,7 +13,7 @@ from headwise.lang import Text
 from headwise.verify.target import not_recognised
 from headwise.verify.target.calls.guarded_call import CallLog
 from headwise.verify.target.calls.signature import parameters_of, signatures
-from headwise.verify.target.construction.arguments import Sizes
+from headwise.verify.target.construction.arguments import ConstructionSizes
 from headwise.verify.target.construction.construct import Construction, constructions, counts
 from headwise.verify.target.conventions import Runner
 from headwise.verify.target.module_runner import of_module, sized
@@ -96,7 +96,7 @@ def _of_class(
     counted = counts(cls, stated)
     found: list[Candidate] = []
     error: BadFile | None = None
-    calls = constructions(cls, Sizes(*size, stated.kv_heads), stated)
+    calls = constructions(cls, ConstructionSizes(*size, stated.kv_heads), stated)
     while True:
         try:
             construction = next(calls, None)
@@ -218,13 +218,8 @@ def _counts_heads(name: str) -> bool:
 
 
 def _plain(module: nn.Module) -> Callable[..., object]:
-    """A module without parameters as a function, with the arguments of its forward."""
-
-    @wraps(module.forward)
-    def function(*arguments: object, **named: object) -> object:
-        return module.eval()(*arguments, **named)
-
-    return function
+    """A module without parameters as a function."""
+    return module.eval().forward
 
 
 def _of_function(

@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from textwrap import dedent
@@ -20,7 +19,7 @@ from headwise.errors import BadFile
 from headwise.lang import Text
 from headwise.verify.target import not_recognised, one_line
 from headwise.verify.target.construction.arguments import (
-    Sizes,
+    ConstructionSizes,
     acts_on_weights,
     kind_of,
     known_exactly,
@@ -84,7 +83,7 @@ class Construction:
     arguments: Mapping[str, object]
     dropouts: Mapping[str, bool]
     configs: Mapping[str, tuple[type | None, Mapping[str, object]]]
-    sizes: Sizes
+    sizes: ConstructionSizes
     missing: list[str] = field(default_factory=list)
     alternative: bool = False  # whether its values are not what the names of the arguments say
 
@@ -134,7 +133,7 @@ class Construction:
 
 
 def constructions(
-    cls: type[nn.Module], sizes: Sizes, stated: Stated = NOTHING
+    cls: type[nn.Module], sizes: ConstructionSizes, stated: Stated = NOTHING
 ) -> Iterator[Construction]:
     """The constructor calls that succeed and make parameters, the likely ones first.
 
@@ -173,7 +172,7 @@ def constructions(
 
 def counts(cls: type[nn.Module], stated: Stated = NOTHING) -> frozenset[str]:
     """The meanings of the arguments of a class, and of the attributes of its config."""
-    problem = _Problem.of(cls, Sizes(15, 3), stated)
+    problem = _Problem.of(cls, ConstructionSizes(15, 3), stated)
     names = [variable.name.rpartition(".")[2] for variable in problem.variables]
     for classes in problem.configs.values():
         names += [name for item in classes if item is not None for name in _ints(item)]
@@ -181,7 +180,9 @@ def counts(cls: type[nn.Module], stated: Stated = NOTHING) -> frozenset[str]:
     return frozenset(map(kind_of, names))
 
 
-def unsolved(cls: type, sizes: Sizes, error: tuple[Construction, BaseException] | None) -> BadFile:
+def unsolved(
+    cls: type, sizes: ConstructionSizes, error: tuple[Construction, BaseException] | None
+) -> BadFile:
     """The error for a class that cannot be constructed; it offers an instance and ``--set``."""
     names = [n for n, p in inspect.signature(cls).parameters.items() if p.default is p.empty]
     reason = Text(
@@ -203,14 +204,14 @@ class _Problem:
     """The arguments of one class, of which some are variables."""
 
     cls: type[nn.Module]
-    sizes: Sizes
+    sizes: ConstructionSizes
     fixed: dict[str, object]
     dropouts: dict[str, bool]
     variables: list[Variable]
     configs: dict[str, list[type | None]]
 
     @classmethod
-    def of(cls, target: type[nn.Module], sizes: Sizes, stated: Stated) -> "_Problem":
+    def of(cls, target: type[nn.Module], sizes: ConstructionSizes, stated: Stated) -> "_Problem":
         parameters = _parameters(target)
         problem = cls(target, sizes, {}, {}, [], {})
         for name, parameter in parameters.items():
@@ -280,7 +281,7 @@ class _Problem:
 
 
 def _ordered(
-    variables: Sequence[Variable], sizes: Sizes
+    variables: Sequence[Variable], sizes: ConstructionSizes
 ) -> Iterator[tuple[dict[str, object], bool]]:
     """The combinations by how likely they are: first values first, E and H once each.
 
@@ -364,7 +365,7 @@ def _ints(cls: type) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _fields(config: str, cls: type, sizes: Sizes) -> Iterator[Variable]:
+def _fields(config: str, cls: type, sizes: ConstructionSizes) -> Iterator[Variable]:
     """The sizes of a config class as variables."""
     own: dict[str, inspect.Parameter] = {}
     with suppress(ValueError, TypeError):
@@ -381,26 +382,3 @@ def _fields(config: str, cls: type, sizes: Sizes) -> Iterator[Variable]:
             yield Variable(f"{config}.{name}", values_of(parameter, sizes), named=True)
         elif name in own and default is inspect.Parameter.empty:
             yield Variable(f"{config}.{name}", values_of(own[name], sizes), named=bool(kind))
-
-
-def make(cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0) -> nn.Module:
-    """Construct an instance by the first call that succeeds.
-
-    Raises:
-        BadFile: if no call of its constructor succeeds.
-    """
-    return next(constructions(cls, Sizes(embed_dim, heads))).build(dropout)
-
-
-def made(target: object, embed_dim: int, heads: int) -> nn.Module:
-    """A module of a size: a new instance of a class, or the given module."""
-    if isinstance(target, nn.Module):
-        return target
-    if isinstance(target, type) and issubclass(target, nn.Module):
-        return make(target, embed_dim, heads)
-    raise not_recognised(Text("{target!r} is no torch.nn.Module", target=target))
-
-
-def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The module itself in float32, else a copy in another dtype."""
-    return module if dtype == torch.float32 else deepcopy(module).to(dtype)

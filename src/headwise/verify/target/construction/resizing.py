@@ -11,6 +11,7 @@ from headwise.positions import ALiBi, Position, Rotary
 from headwise.verify.oracle.jobs import self_job
 from headwise.verify.target import NotRecognised, not_recognised
 from headwise.verify.target.construction.candidates import candidates
+from headwise.verify.target.construction.construct import counts
 from headwise.verify.target.conventions import Conventions, Runner
 from headwise.verify.target.module_runner import ModuleRunner
 
@@ -31,6 +32,27 @@ def at_size(
     except Exception:
         return None
     return None
+
+
+def has_heads(target: object, conventions: Conventions) -> bool:
+    """Whether a class is constructed for the number of heads that it is read with.
+
+    Its constructor has an argument for them, or an attribute of the module holds their number.
+    """
+    runner, heads = conventions.runner, conventions.size[1]
+    if conventions.stated.arguments or heads == 1:
+        return False
+    if not isinstance(target, type) or not isinstance(runner, ModuleRunner):
+        return not isinstance(target, nn.Module)
+    if "heads" in counts(target, conventions.stated):
+        return True
+    modules = runner.make(0.0).modules()
+    return any(
+        value == heads
+        for inner in modules
+        for value in vars(inner).values()
+        if isinstance(value, int)
+    )
 
 
 def _for_size(position: Position | None, size: tuple[int, int]) -> Position | None:

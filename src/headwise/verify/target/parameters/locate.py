@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -89,3 +90,8 @@ def is_attention(module: nn.Module, weights: Weights, heads: int) -> bool:
     except BadFile:
         return False
     return True
+
+
+def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module itself in float32, else a copy in another dtype."""
+    return module if dtype == torch.float32 else deepcopy(module).to(dtype)

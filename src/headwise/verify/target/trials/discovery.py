@@ -19,7 +19,7 @@ from headwise.verify.oracle.jobs import self_job
 from headwise.verify.target import NotRecognised, not_recognised
 from headwise.verify.target.calls.documented import documented_meaning
 from headwise.verify.target.calls.guarded_call import CallLog, no_log
-from headwise.verify.target.construction.arguments import Sizes
+from headwise.verify.target.construction.arguments import ConstructionSizes
 from headwise.verify.target.construction.candidates import (
     Candidate,
     candidates,
@@ -72,6 +72,7 @@ def discover(
                 continue
             exact = search.exact()
             if exact is not None:
+                exact = replace(exact, exact=True)
                 return _finished(*_grouped(candidate, exact, search, stated), target)
             searches.append(search)
         if searches:
@@ -93,7 +94,9 @@ def _grouped(
     except BadFile:
         return exact, search
     result = grouped.exact()
-    return _understood([grouped]) if result is None else (result, grouped)
+    if result is None:
+        return _understood([grouped])
+    return replace(result, exact=True), grouped
 
 
 def find_conventions(
@@ -219,7 +222,7 @@ def black_box(
             if isinstance(target, nn.Module):
                 blanks = [blank_runner(lambda _p: target, name, log)]
             else:
-                calls = constructions(cls, Sizes(*own), NOTHING)
+                calls = constructions(cls, ConstructionSizes(*own), NOTHING)
                 blanks = [blank_runner(cache(c.build), name, log, c.drops) for c in calls]
             for blank in blanks:
                 box = BlackBoxRunner(blank, why, blank.signature, blank.drops)

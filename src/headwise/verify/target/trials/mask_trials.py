@@ -66,17 +66,19 @@ def with_forms(
     """
     fits = fits or (influential, partial(_explained, most=1), partial(_explained, most=2))
     signature, kept = conventions.runner.signature, list[MaskForm]()
-    certain, silent, said = True, list[str](), list[tuple[str, MaskTrue]]()
+    certain, silent, contradicted = True, list[str](), list[tuple[str, MaskTrue]]()
     for argument in (*signature.masks, *signature.maybe):
         trials = _trials(conventions, job, argument)
-        meaning = documented(argument, len(signature.masks) + len(signature.maybe) == 1)
+        alone = len(signature.masks) + len(signature.maybe) == 1
+        stated = conventions.stated.mask_true
+        meaning, against = stated or documented(argument, alone), False
         if meaning is not None:
             agreeing = [t for t in trials if fits_statement(t.form, meaning)]
             against = not any(t.right for t in agreeing) and any(t.right for t in trials)
-            said += [(argument, meaning)] * against
+            contradicted += [(argument, meaning)] * (against and stated is None)
             trials = agreeing or trials
         exact = [t.form if t.seen.right else t.for_real_queries.form for t in trials if t.right]
-        named = argument in signature.masks
+        named = argument in signature.masks or against
         if exact:
             kept += [form for form in exact if form.encoding == exact[0].encoding]
         elif named and trials and _silent(trials, conventions, job):
@@ -84,7 +86,9 @@ def with_forms(
         elif named or conventions.neutral:
             kept += _alike(trials, conventions.neutral, fits if named else (influential,))
         certain = certain and (bool(exact) or not named or any(map(influential, _single(trials))))
-    result = replace(conventions, forms=tuple(kept), certain=certain, contradicted=tuple(said))
+    result = replace(
+        conventions, forms=tuple(kept), certain=certain, contradicted=tuple(contradicted)
+    )
     return _with_silent(result, job, silent)
 
 
@@ -117,8 +121,6 @@ def _trials(conventions: Conventions, job: Job, argument: str) -> list[MaskTrial
     padded, pairs = (replace(job, mask=mask & conventions.base) for mask in (PADDED, PAIRS))
     forms = [form for form in runner.forms if form.argument == argument]
     for form in forms:
-        if not fits_statement(form, conventions.stated.mask_true):
-            continue
         tried, mask = (pairs, PAIRS) if "q" in form.shape.split() else (padded, PADDED)
         encoded = form.encode(replace(job, mask=mask).allowed)
         outcome = None if encoded is None else attempt(runner, tried, {argument: encoded})
