@@ -1,5 +1,6 @@
 """Which classes and functions of a file are attention, by what they do and not by their names."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,19 @@ def test_names_to_skip_are_not_tried(tmp_path: Path) -> None:
 def test_a_file_that_does_not_load_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="does not import: ZeroDivisionError"):
         searched(tmp_path, "1 / 0")
+
+
+NOTEBOOK_CELLS = (
+    "%matplotlib inline\n" + FUSED.replace("{}", "F.scaled_dot_product_attention"),
+    "data = open('not here.csv').read()",
+    "zebra = Zebra(d_model=20, num_heads=7 - 2)\nzebra.q_proj = nn.Linear(20, 3)",
+)
+
+
+def test_a_notebook_is_searched_and_an_instance_gives_way_to_its_class(tmp_path: Path) -> None:
+    cells = [{"cell_type": "code", "source": cell} for cell in NOTEBOOK_CELLS]
+    file = tmp_path / "lesson.ipynb"
+    file.write_text(json.dumps({"cells": cells, "nbformat": 4}), encoding="utf-8")
+    result = attentions(file, (15, 3))
+    assert result["found"] == ["Zebra"]
+    assert result["refused"] == []

@@ -266,7 +266,9 @@ def _suggests(candidate: _Candidate) -> bool:
 def _belongs(
     candidate: _Candidate, others: Sequence[_Candidate], trials: Mapping[_Candidate, _Trial]
 ) -> bool:
-    """Whether what cannot be called ran inside one of the others, or uses one."""
+    """Whether what cannot be called ran inside one of the others, is an instance, or uses one."""
     if any(candidate.ran_in(trials[other]) for other in others if other in trials):
+        return True
+    if any(type(candidate.value) is other.value for other in others):
         return True
     return bool(candidate.names_used & {c.name for c in others if c is not candidate})
