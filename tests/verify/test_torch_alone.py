@@ -71,6 +71,25 @@ def test_a_file_of_a_package_is_imported_from_it(tmp_path: Path) -> None:
     assert call == "Attention"
 
 
+def test_a_file_finds_what_it_imports_from_above(tmp_path: Path) -> None:
+    inner = tmp_path / "course" / "week_two"
+    inner.mkdir(parents=True)
+    (inner.parent / "base_of_course.py").write_text("ONE = 1\n")
+    (tmp_path / "shared_of_course.py").write_text("TWO = 2\n")
+    file = inner / "attention_of_two.py"
+    file.write_text(
+        "from ..base_of_course import ONE\nfrom shared_of_course import TWO\n"
+        "def f(x):\n    return x + ONE + TWO\n"
+    )
+    lines, call = loading(f"{file}:f")
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join((*lines, f"print({call}(1))"))],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout.strip(), done.stderr) == ("4", "")
+
+
 class ByAttribute(nn.Module):
     def __init__(self, config, bias):
         super().__init__()

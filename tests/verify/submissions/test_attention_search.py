@@ -1,5 +1,6 @@
 """Which classes and functions of a file are attention, by what they do and not by their names."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -177,3 +178,19 @@ def test_an_instance_that_cannot_be_called_is_no_row_beside_its_class(tmp_path: 
     source = INSTANCE.replace("made = Made(15, 3)", "made = Made(32, 4)")
     result = searched(tmp_path, source)
     assert (result["found"], result["refused"]) == (["Made"], [])
+
+
+NOTEBOOK_CELLS = (
+    "%matplotlib inline\n" + FUSED.replace("{}", "F.scaled_dot_product_attention"),
+    "data = open('not here.csv').read()",
+    "zebra = Zebra(d_model=20, num_heads=7 - 2)\nzebra.q_proj = nn.Linear(20, 3)",
+)
+
+
+def test_a_notebook_is_searched_and_an_instance_gives_way_to_its_class(tmp_path: Path) -> None:
+    cells = [{"cell_type": "code", "source": cell} for cell in NOTEBOOK_CELLS]
+    file = tmp_path / "lesson.ipynb"
+    file.write_text(json.dumps({"cells": cells, "nbformat": 4}), encoding="utf-8")
+    result = attentions(file, (15, 3))
+    assert result["found"] == ["Zebra"]
+    assert result["refused"] == []

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.verify.report import file_and_name
+from headwise.verify.target.loading import folders_above, levels_above
 
 
 def literal(value: object) -> str:
@@ -48,10 +49,12 @@ def loading(name: str) -> tuple[list[str], str]:
         return ([f"from {module} import {word}"] if module else []), word
     path = Path(file).resolve()
     folder, parts = path.parent, [path.stem]
-    while (folder / "__init__.py").is_file():
+    levels = levels_above(path)
+    while (folder / "__init__.py").is_file() or len(parts) <= levels:
         folder, parts = folder.parent, [folder.name, *parts]
     if all(part.isidentifier() for part in parts) and not _is_taken(parts[0], folder):
         lines = ["import sys", f"sys.path.insert(0, {str(folder)!r})"]
+        lines += [f"sys.path.append({str(f)!r})" for f in folders_above(path) if f != folder]
         return [*lines, f"from {'.'.join(parts)} import {word}"], word
     return ["import runpy", f"{word} = runpy.run_path({str(path)!r})[{word!r}]"], word
 

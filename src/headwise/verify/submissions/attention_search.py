@@ -268,9 +268,9 @@ def _suggests(candidate: _Candidate) -> bool:
 def _belongs(
     candidate: _Candidate, others: Sequence[_Candidate], trials: Mapping[_Candidate, _Trial]
 ) -> bool:
-    """Whether a candidate that cannot be called ran inside another candidate, or uses one."""
+    """Whether a candidate that cannot be called ran inside another, is an instance, or uses one."""
     if any(candidate.ran_in(trials[other]) for other in others if other in trials):
         return True
-    if type(candidate.value) in {other.value for other in others}:
+    if any(type(candidate.value) is other.value for other in others):
         return True
     return bool(candidate.names_used & {c.name for c in others if c is not candidate})

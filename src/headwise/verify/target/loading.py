@@ -117,18 +117,38 @@ def _module(path: Path) -> ModuleType:
 
 def _package(path: Path) -> str:
     """The package for a file with relative imports, created empty; "" for other files."""
-    with suppress(SyntaxError, ValueError):
-        nodes = ast.walk(ast.parse(path.read_bytes()))
-        levels = [node.level for node in nodes if isinstance(node, ast.ImportFrom) and node.level]
-        folders = list(path.resolve().parents[: max(levels, default=0)])[::-1]
-        name = ""
-        for folder in folders:
-            name = f"{name}.{folder.name}" if name else f"headwise_target_{folder.name}"
-            package = ModuleType(name)
-            package.__path__ = [str(folder)]
-            sys.modules.setdefault(name, package)
-        return name
-    return ""
+    name = ""
+    for folder in list(path.resolve().parents[: levels_above(path)])[::-1]:
+        name = f"{name}.{folder.name}" if name else f"headwise_target_{folder.name}"
+        package = ModuleType(name)
+        package.__path__ = [str(folder)]
+        sys.modules.setdefault(name, package)
+    return name
+
+
+def levels_above(path: Path) -> int:
+    """How many folders up the relative imports of a file reach; 0 where it has none."""
+    return max((n.level for n in _imports(path) if isinstance(n, ast.ImportFrom)), default=0)
+
+
+def folders_above(path: Path) -> list[Path]:
+    """The folders above that of a file in which the modules that it imports are."""
+    names: list[str] = []
+    for node in _imports(path):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif not node.level:
+            names.append(node.module or "")
+    found = [folder for name in names if (folder := _folder_of(name, path)) is not None]
+    return [folder for folder in dict.fromkeys(found) if folder != path.resolve().parent]
+
+
+def _imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """Every import in a file; none where it is no Python."""
+    with suppress(OSError, SyntaxError, ValueError, RecursionError, BadFile):
+        nodes = ast.walk(ast.parse(source_of(path)))
+        return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    return []
 
 
 def _notebook(path: Path, name: str) -> ModuleType:
