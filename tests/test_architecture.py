@@ -58,7 +58,7 @@ MOST_LINES_OF_FILE, LONGEST_FUNCTION, MOST_PARAMETERS = 400, 60, 8
 MOST_FILES, MOST_LINES = 302, 55_300
 """A ratchet: lower these when the source shrinks, and raise them only for a new feature."""
 MOST_FILES_OF_FOLDER = 13
-LARGER_FOLDERS = {"check": 14, "cli": 14}
+LARGER_FOLDERS = {".": 14, "check": 14, "cli": 14}
 """Folders that still hold more; a command of the command line is one file."""
 VAGUE_FILE_NAMES = {"utils", "helpers", "common", "misc"}
 VAGUE_WORDS = {"each", "asked", "told", "said", "door", "doors", "house"}
