@@ -142,7 +142,8 @@ def _in_autocast_dtype(result: Result, device_type: str) -> Result:
     Some engines compute in float32 there, and `F.scaled_dot_product_attention` returns this dtype.
     """
     output = result.output
-    if output.dtype == torch.float64 or not torch.is_autocast_enabled(device_type):
+    known = torch.amp.is_autocast_available(device_type)
+    if output.dtype == torch.float64 or not (known and torch.is_autocast_enabled(device_type)):
         return result
     return replace(result, output=output.to(torch.get_autocast_dtype(device_type)))
 

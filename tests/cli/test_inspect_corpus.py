@@ -134,7 +134,7 @@ def test_paragraphs(model: str, corpus: str, capsys: pytest.CaptureFixture[str])
         (["M", "the cat", "--paragraphs"], "paragraphs: --paragraphs requires --corpus"),
         (["M", "--corpus", "C", "--heads", "all"], "heads: --heads requires SENTENCE or --text"),
         (["--open", "run", "--truncate"], "truncate: --truncate requires SENTENCE or --text or"),
-        (["--open", "/no/such/run"], "open: expected a folder that --save has written, got /no/s"),
+        (["--open", "/no/such/run"], "open: expected a folder from --save, got /no/such"),
         (["M", "--corpus", "/no/a.txt"], "corpus: cannot read /no/a.txt: No such file"),
         (["M", "--corpus", "/"], "corpus: expected the file extension .txt, .jsonl, .conllu"),
         (["M", "--corpus", "C", "--output", "C"], "output: expected a file that is not an input"),

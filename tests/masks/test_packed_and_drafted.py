@@ -60,7 +60,7 @@ def test_packed_cross_attention_is_each_text_alone():
         (lambda f: f([1, 2]), BadValue, "cu_seqlens_q must start at 0 and never fall, got .1, 2"),
         (lambda f: f([0, 3, 2]), BadValue, "must start at 0 and never fall"),
         (lambda f: f([]), BadValue, "must start at 0"),
-        (lambda f: f([0, 1], [0, 1, 2]), BadValue, "cu_seqlens_q has 1 documents .*k 2"),
+        (lambda f: f([0, 1], [0, 1, 2]), BadValue, "cu_seqlens_q has 1 documents, but .* 2"),
         (lambda f: f([0, 1], [1, 2]), BadValue, "cu_seqlens_k must start at 0"),
         (lambda f: f(torch.tensor([0.0, 1.0])), BadType, "documents: expected a sequence of int"),
     ],

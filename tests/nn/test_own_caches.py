@@ -95,10 +95,10 @@ def test_another_memory_is_refused():
     other = memory[:, :3]
     with pytest.raises(BadValue, match=r"holds a memory of \(B, S\) = \(2, 7\), got \(2, 3\); res"):
         layer(x, other, other, cache=cache)
-    with pytest.raises(BadType, match="index: expected integers"):
+    with pytest.raises(BadType, match="index: expected an integer tensor"):
         cache.reorder(torch.tensor([0.5]))
     layer.global_proj = torch.nn.Identity()
-    with pytest.raises(BadValue, match="with global_projections each key has two projections"):
+    with pytest.raises(BadValue, match="cannot be used with global_projections"):
         layer(x, memory, memory, cache=MemoryCache())
 
 
@@ -163,7 +163,7 @@ def test_what_does_not_fit_an_own_cache_is_refused_by_the_interface():
     cache.extend(k, k)
     with pytest.raises(BadValue, match="k: the cache holds"):
         cache.extend(k.double(), k.double())
-    with pytest.raises(BadValue, match="index: the cache holds 2 samples"):
+    with pytest.raises(BadValue, match=r"index: .* of the 2 samples in the cache"):
         cache.reorder(torch.tensor([2]))
 
 

@@ -30,18 +30,18 @@ WAYS = ("torch", "class", "convert")
 
 REASONS = (
     ("the packed in_proj_weight", r"keeps the projections apart|'in_proj_\w+' already exists",
-     "`in_proj_weight` is a parameter"),
+     "share the parameter `in_proj_weight`"),
     ("torch.jit.script", r"torch[/\\]jit[/\\]|Unsupported annotation", "`torch.jit.script`"),
     ("nested tensors", r"got a nested one", "nested tensors are supported"),
     ("a mock counts calls of the fast path", r"unittest[/\\]mock|assert_called|mock\.",
-     "the fast path of the encoder layer"),
+     "the fast path of `nn.TransformerEncoderLayer`"),
     ("a bias of another dtype than its weight", r"must have the same dtype",
-     "a bias of another dtype"),
-    ("another text of an error", r"does not match", "errors are `assert` statements"),
+     "a bias whose dtype differs"),
+    ("another text of an error", r"does not match", "invalid arguments cause `AssertionError`"),
     ("another type of error, or none", r"not raised|headwise\.errors\.Bad",
-     "errors are `assert` statements"),
+     "invalid arguments cause `AssertionError`"),
     ("numbers set by the order of parameters()", r"not close|not equal|mismatch",
-     "`in_proj_weight` is a parameter"),
+     "share the parameter `in_proj_weight`"),
 )  # fmt: skip
 """Why a test fails, by what its traceback says, the first that fits; and the line of
 ``docs/differences.md`` that says it."""

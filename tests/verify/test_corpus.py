@@ -79,5 +79,5 @@ def test_a_pair_is_said_to_be_one_and_what_is_unknown_was_tried_in_pairs() -> No
         (target,) = (t for t in CORPUS if t.name.endswith(f":{name}"))
         blocks = document(data(verify(load(target.words)))).blocks
         said[name] = " ".join(b.text.en for b in blocks if isinstance(b, Paragraph))
-    assert "These mistakes together give exactly this output" in said["rows_and_scale"]
+    assert "Together, these mistakes give exactly this output" in said["rows_and_scale"]
     assert "known mistakes, alone or in pairs, gives this output" in said["minus_instead"]

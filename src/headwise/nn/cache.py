@@ -87,7 +87,8 @@ class KVCache(ABC):
         _check(k, v, real, self._first)
         extended = self.store(k, v, real)
         if self._first is None:
-            self._first = KeyValues(k.detach()[:, :, :0], v.detach()[:, :, :0], None)
+            empty_k, empty_v = (x.new_empty(*x.shape[:2], 0, x.shape[3]) for x in (k, v))
+            self._first = KeyValues(empty_k, empty_v, None)
         self.batch, self.seen = k.shape[0], self.seen + k.shape[2]
         return extended
 

@@ -52,6 +52,11 @@ class Position(nn.Module, ABC):
         """Whether `relative` gives the bias: it depends on the query and the difference only."""
         return type(self).relative is not Position.relative
 
+    @property
+    def after_content(self) -> "Position":
+        """What acts once q and k have passed through `content`: on the scores or the output."""
+        return self
+
     def __add__(self, other: "Position") -> "Position":
         """Both positions together, see `Combined`."""
         return Combined(self, other)
@@ -198,6 +203,11 @@ class Combined(Position):
         acting = self._parts(Stage.SCORES) or self._parts(Stage.VALUES)
         return all(position.by_difference for position in acting)
 
+    @property
+    def after_content(self) -> Position:
+        parts = [part.after_content for part in (self.first, self.second) if acts_later(part)]
+        return Combined(*parts) if len(parts) == 2 else parts[0] if parts else NoPosition()
+
     def content(self, q: Tensor, k: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
         q, k = self.first.content(q, k, shape)
         return self.second.content(q, k, shape)
@@ -230,6 +240,11 @@ class Combined(Position):
         if len(terms) < 2:
             return terms[0] if terms else None
         return terms[0] + terms[1]
+
+
+def acts_later(position: Position) -> bool:
+    """Return whether a position adds to the scores or to the output."""
+    return bool({Stage.SCORES, Stage.VALUES} & position.stages)
 
 
 def _check_part(name: str, position: Position) -> None:

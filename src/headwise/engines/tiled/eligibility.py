@@ -55,7 +55,8 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("under torch.compile a score_mod cannot be written as integers and tensors")
     yield from no_transform_rule(call, compiling=True)
     if torch.compiler.is_compiling():  # an operator carries the mask and the position
-        for part in (call.position, call.mask) if _position_acts(call) else (call.mask,):
+        acting = (call.position.after_content, call.mask)
+        for part in acting if _position_acts(call) else (call.mask,):
             if not encodable(part):
                 yield Text(
                     "under torch.compile {name} cannot be written as integers and tensors",
