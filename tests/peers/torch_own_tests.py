@@ -29,7 +29,7 @@ FILES = ("test_multihead_attention.py", "test_native_mha.py", "test_transformers
 WAYS = ("torch", "class", "convert")
 
 REASONS = (
-    ("the packed in_proj_weight", r"keeps the projections apart|'in_proj_\w+' already exists",
+    ("the packed in_proj_weight", r"has separate projections|'in_proj_\w+' already exists",
      "share the parameter `in_proj_weight`"),
     ("torch.jit.script", r"torch[/\\]jit[/\\]|Unsupported annotation", "`torch.jit.script`"),
     ("nested tensors", r"got a nested one", "nested tensors are supported"),
