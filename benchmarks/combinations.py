@@ -5,17 +5,15 @@ the growth of the resident memory of a new process in one call, forward and with
 and the growth that `headwise.plan` predicts. The unit is the size of the output (1, 2, L, 64).
 """
 
-import ctypes
-import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 import headwise as hw
+from benchmarks.resident import growth_of
 
 HEADS, DIM = 2, 64
 LIMIT = 64  # the largest value, in output sizes, of a combination that is not listed with a reason
@@ -128,20 +126,7 @@ def _grown(mask: str, position: str, length: int, backward: bool) -> int:
 
     with torch.set_grad_enabled(backward):
         run(WARM)()
-        call = run(length)
-        gc.collect()
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-        before = _status("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        held = call()
-        grown = _status("VmHWM") - before
-        del held
-    return grown
-
-
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+        return growth_of(run(length))
 
 
 def table(length: int, masks: Iterator[str]) -> Iterator[Growth]:

@@ -3,14 +3,11 @@
 ``python -m benchmarks.memory NUMBER NAME`` measures one implementation and prints bytes.
 """
 
-import ctypes
-import gc
 import resource
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
@@ -32,6 +29,7 @@ from benchmarks.cases import (
     table,
     terms,
 )
+from benchmarks.resident import growth_of
 from benchmarks.work import DIM, HEADS, OURS, Contender, Work
 
 LIMIT = 20 << 30
@@ -122,15 +120,7 @@ def growth(case: Case, contender: str, length: int) -> int:
     make = case.contenders[contender]
     with torch.set_grad_enabled(case.backward):
         make(Work.drawn(WARM, torch.float32, backward=case.backward))()
-        run = make(Work.drawn(length, torch.float32, backward=case.backward))
-        gc.collect()
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-        before = _status("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        held = run()
-        grown = _status("VmHWM") - before
-        del held
-    return grown
+        return growth_of(make(Work.drawn(length, torch.float32, backward=case.backward)))
 
 
 def measured(case: Case, contender: str) -> int | None:
@@ -152,11 +142,6 @@ def measured(case: Case, contender: str) -> int | None:
 def output_bytes(length: int) -> int:
     """Return the bytes of an output (1, H, L, D) in float32."""
     return 4 * HEADS * length * DIM
-
-
-def _status(name: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
 
 
 if __name__ == "__main__":
