@@ -16,7 +16,6 @@ import headwise as hw
 from benchmarks.resident import growth_of
 
 HEADS, DIM = 2, 64
-LIMIT = 64  # the largest value, in output sizes, of a combination that is not listed with a reason
 WARM = 256  # the length of an earlier call, which loads libraries and is not measured
 
 MaskMaker = Callable[[int], hw.Mask]

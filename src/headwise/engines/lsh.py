@@ -27,7 +27,7 @@ from headwise.engines.tiled.problem import Problem
 from headwise.lang import Text
 from headwise.masks import Mask
 from headwise.masks.patterns.lsh import Hashed
-from headwise.positions import NoPosition, Stage
+from headwise.positions import NoPosition
 
 NAME = "lsh"
 
@@ -49,7 +49,7 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("it does not support dropout")
     if call.empty:
         yield Text("a size is 0")
-    if {Stage.SCORES, Stage.VALUES} & call.position.stages:
+    if call.position.acts_after_content:
         yield Text(
             "{name} adds to the scores or the values, but every head sorts the keys differently",
             name=type(call.position).__name__,

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
-from headwise.call import Call, Result, softmax_dtype
+from headwise.call import Call, Result
 from headwise.engines import Engine
 from headwise.engines.autograd_transforms import under_functorch
+from headwise.engines.tiled.problem import finite
 from headwise.masks import full
 
 PAIRS = 1 << 22  # the most query-key pairs evaluated at once
@@ -21,7 +22,7 @@ PAIRS = 1 << 22  # the most query-key pairs evaluated at once
 def run(engine: Engine, call: Call) -> Result:
     """Return the result of an engine, in which masked pairs have no effect."""
     result = engine.run(call)
-    if call.mask == full() or _is_unreadable(call) or _is_finite(result.output):
+    if call.mask == full() or _is_unreadable(call) or finite(result.output):
         return result
     bad = _nonfinite_keys(call)  # (B, H, Lk)
     if not bool(bad.any()):
@@ -34,11 +35,6 @@ def _is_unreadable(call: Call) -> bool:
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() or under_functorch():
         return True
     return call.q.device.type != "cpu" or isinstance(call.q, FakeTensor)
-
-
-def _is_finite(output: Tensor) -> bool:
-    total = output.detach().sum(dtype=softmax_dtype(output.dtype))  # an overflow does no harm
-    return bool(total.isfinite())
 
 
 def _nonfinite_keys(call: Call) -> Tensor:

@@ -15,7 +15,7 @@ from headwise.masks.patterns.block_sparse import RandomBlocks
 from headwise.masks.patterns.composed import Appended
 from headwise.nn.cache import KVCache, MemoryCache, described
 from headwise.nn.validation import check_beam_index
-from headwise.positions import Position, Stage
+from headwise.positions import Position
 from headwise.shapes import AttentionShape, Index, Truth, check_integer
 
 
@@ -87,7 +87,7 @@ class CacheState:
     def shift_position(self, position: Position | None) -> Position | None:
         """Return a position encoding for the cached keys that counts from the very first token."""
         dropped = self.seen - self.length
-        if position is None or not dropped or not position.stages & {Stage.SCORES, Stage.VALUES}:
+        if position is None or not dropped or not position.acts_after_content:
             return position
         return position if position.by_difference else ShiftedPosition(position, dropped)
 

@@ -53,6 +53,11 @@ class Position(nn.Module, ABC):
         return type(self).relative is not Position.relative
 
     @property
+    def acts_after_content(self) -> bool:
+        """Whether the position adds to the scores or to the output."""
+        return bool({Stage.SCORES, Stage.VALUES} & self.stages)
+
+    @property
     def after_content(self) -> "Position":
         """What acts once q and k have passed through `content`: on the scores or the output."""
         return self
@@ -205,7 +210,8 @@ class Combined(Position):
 
     @property
     def after_content(self) -> Position:
-        parts = [part.after_content for part in (self.first, self.second) if acts_later(part)]
+        acting = [part for part in (self.first, self.second) if part.acts_after_content]
+        parts = [part.after_content for part in acting]
         return Combined(*parts) if len(parts) == 2 else parts[0] if parts else NoPosition()
 
     def content(self, q: Tensor, k: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
@@ -240,11 +246,6 @@ class Combined(Position):
         if len(terms) < 2:
             return terms[0] if terms else None
         return terms[0] + terms[1]
-
-
-def acts_later(position: Position) -> bool:
-    """Return whether a position adds to the scores or to the output."""
-    return bool({Stage.SCORES, Stage.VALUES} & position.stages)
 
 
 def _check_part(name: str, position: Position) -> None:

@@ -122,7 +122,7 @@ def _run_block(
 
 def _row_limit(call: Call, keys: int) -> int:
     """Return the most rows of a block; a position that adds terms needs all heads at once."""
-    adds = {Stage.SCORES, Stage.VALUES} & call.position.stages
+    adds = call.position.acts_after_content
     return max(MIN_ROWS, BLOCK_SCORES // (keys * (call.shape.heads if adds else 1)))
 
 

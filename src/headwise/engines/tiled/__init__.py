@@ -132,8 +132,9 @@ def _by_function(call: Call, keep: Keep | None) -> tuple[Tensor, Tensor]:
 def _by_operator(call: Call, keep: Keep | None) -> tuple[Tensor, Tensor]:
     """Run the call as one operator of a compiled graph."""
     q, k, v, raw_queries = _packed(call)
-    acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
-    moving = (call.position.after_content, raw_queries) if acts else (None, None)
+    position = call.position
+    acts = position.acts_after_content
+    moving = (position.after_content, raw_queries) if acts else (None, None)
     written = encode(call.mask, *moving, keep, call.softcap)
     qkv = _even(call, q, k, v)
     settings = (call.shape.offset, call.scale, call.sinks)

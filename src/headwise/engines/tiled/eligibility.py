@@ -20,7 +20,6 @@ from headwise.masks.arguments import without_numbers
 from headwise.masks.mask import And, Not, Or
 from headwise.masks.patterns.composed import PerHead
 from headwise.masks.patterns.global_tokens import GlobalTokens
-from headwise.positions import Stage
 from headwise.shapes import AttentionShape
 
 Group = tuple[tuple[int, ...], Mask]  # some heads, and the mask that they share
@@ -56,17 +55,12 @@ def why_not(call: Call) -> Iterator[Text]:
     yield from no_transform_rule(call, compiling=True)
     if torch.compiler.is_compiling():  # an operator carries the mask and the position
         acting = (call.position.after_content, call.mask)
-        for part in acting if _position_acts(call) else (call.mask,):
+        for part in acting if call.position.acts_after_content else (call.mask,):
             if not encodable(part):
                 yield Text(
                     "under torch.compile {name} cannot be written as integers and tensors",
                     name=type(part).__name__,
                 )
-
-
-def _position_acts(call: Call) -> bool:
-    """Return whether the position adds to the scores or to the values."""
-    return bool({Stage.SCORES, Stage.VALUES} & call.position.stages)
 
 
 def head_groups(call: Call) -> list[Group]:
@@ -77,7 +71,7 @@ def head_groups(call: Call) -> list[Group]:
     head's index.
     """
     heads = tuple(range(call.shape.heads))
-    together = _position_acts(call) or call.score_mod is not None
+    together = call.position.acts_after_content or call.score_mod is not None
     if together or not heads or not _splits(call.mask, call.shape):
         return [(heads, call.mask)]
     by_mask: dict[Mask, tuple[int, ...]] = {}
@@ -134,7 +128,7 @@ def worthwhile(call: Call) -> bool:
     shape = call.shape
     if shape.keys < SHORT or next(why_not(call), None) is not None:
         return False
-    acts = _position_acts(call) or call.score_function is not None
+    acts = call.position.acts_after_content or call.score_function is not None
     biased = shape.keys >= LONG and acts and not call.mask.biased
     if call.mask in (full(), causal()):
         return biased and shape.queries > 1
