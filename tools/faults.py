@@ -183,8 +183,8 @@ FAULTS = (
     Fault(
         "nn",
         "cache: samples are counted instead of tokens (axis)",
-        r"self\.seen \+= k\.shape\[2\]",
-        "self.seen += k.shape[0]",
+        r"self\.seen \+ k\.shape\[2\]",
+        "self.seen + k.shape[0]",
     ),
     Fault(
         "nn",
@@ -357,10 +357,8 @@ def run(number: int) -> str:
         for file in ROOT.glob("*.*"):
             if file.is_file():
                 shutil.copy(file, copy)
-        place = copy / "src" / "headwise" / fault.room
-        files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
         changed = 0
-        for file in files:
+        for file in files_of(copy, fault):
             text, count = re.subn(fault.place, fault.wrong, file.read_text(encoding="utf-8"))
             file.write_text(text, encoding="utf-8")
             changed += count
@@ -370,6 +368,12 @@ def run(number: int) -> str:
     if "::" in test and _first_failure(ROOT, [test]) != "nothing":
         return f"{test} fails without the fault"
     return test
+
+
+def files_of(copy: Path, fault: Fault) -> list[Path]:
+    """Return the files of the package or module that a fault changes."""
+    place = copy / "src" / "headwise" / fault.room
+    return sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
 
 
 def _tests(copy: Path, fault: Fault) -> list[str]:

@@ -42,6 +42,10 @@ class KeyValues:
         real = None if self.real is None else function(self.real, 1)
         return KeyValues(function(self.k, 2), function(self.v, 2), real)
 
+    def reordered(self, index: Tensor) -> "KeyValues":
+        """Return the old sample index[i] as sample i."""
+        return self.map(lambda rows, _: rows.index_select(0, index))
+
 
 class KVCache(ABC):
     """Abstract base class of caches, which store the keys and values of earlier calls.
@@ -114,9 +118,9 @@ class KVCache(ABC):
         check_beam_index(index, self.batch, Text("the cache"))
         self.batch = len(index)
         if self._first is not None:
-            self._first = self._first.map(lambda rows, _: rows.index_select(0, index))
+            self._first = self._first.reordered(index)
         if self.content is not None:
-            self.content = self.content.map(lambda rows, _: rows.index_select(0, index))
+            self.content = self.content.reordered(index)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(<{self.length} of {self.seen} tokens held>)"
@@ -295,7 +299,7 @@ class MemoryCache:
         """Let sample i have the memory of the old sample index[i], as in a beam search."""
         if self.content is not None:
             check_beam_index(index, self.content.k.shape[0], Text("the cache"))
-            self.content = self.content.map(lambda rows, _: rows.index_select(0, index))
+            self.content = self.content.reordered(index)
 
     def __repr__(self) -> str:
         length = 0 if self.content is None else self.content.k.shape[2]
