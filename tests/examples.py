@@ -105,6 +105,19 @@ def identity(mask: Mask) -> str:
     return mask.name
 
 
+def formulas(call: Call, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Every statistic written out, from the reference in a dtype."""
+    weights = reference(call, dtype).weights.to(torch.promote_types(dtype, torch.float32))
+    query, key = (place.to(weights.dtype) for place in call.position_ids())
+    terms = torch.where(weights > 0, weights * weights.log(), 0.0)
+    return {
+        "entropy": -terms.sum(-1),
+        "received": weights.sum(2),
+        "distance": (weights * (query[:, None] - key[None, :]).abs()).sum(-1),
+        "largest": weights.max(-1).values,
+    }
+
+
 def accept_with_gradients(call: Call, *results: Result) -> None:
     """Assert that an engine's output and every gradient of it are accepted, or each of several's.
 

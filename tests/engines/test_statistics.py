@@ -21,6 +21,7 @@ from tests.examples import (
     accept_with_gradients,
     every_mask,
     every_position,
+    formulas,
     identity,
     named,
     tensors,
@@ -28,19 +29,6 @@ from tests.examples import (
 
 WORDS = tuple(name for name, _ in STATISTICS)
 BOTH = [pytest.param(engine, id=engine.NAME) for engine in (eager, blockwise)]
-
-
-def formulas(call: Call, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Every statistic written out, from the reference in a dtype."""
-    weights = reference(call, dtype).weights.to(torch.promote_types(dtype, torch.float32))
-    query, key = (place.to(weights.dtype) for place in call.position_ids())
-    terms = torch.where(weights > 0, weights * weights.log(), 0.0)
-    return {
-        "entropy": -terms.sum(-1),
-        "received": weights.sum(2),
-        "distance": (weights * (query[:, None] - key[None, :]).abs()).sum(-1),
-        "largest": weights.max(-1).values,
-    }
 
 
 def accept_statistics(call: Call, result: Result) -> None:

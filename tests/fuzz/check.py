@@ -1,8 +1,8 @@
 """Compare every engine with the oracle on one case."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,10 +10,12 @@ from torch import Tensor
 import headwise as hw
 from headwise.call import Call
 from headwise.engines import ENGINES, can_run
+from headwise.reference import reference
+from tests.examples import formulas, rounded_otherwise
 from tests.fuzz.cases import Case, Drawn
 from tests.fuzz.oracle import Expected, attention
+from tests.roundings import hold
 
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 4e-2}
 SLOW = ("flex",)  # compiled, or by a kernel without a CPU
 
 
@@ -34,22 +36,29 @@ def _call(case: Case) -> Call:
     )
 
 
-def _expected(case: Case, learned: tuple[Tensor, ...] | None = None) -> Expected:
+def _expected(case: Case, learned: Sequence[Tensor] | None = None) -> Expected:
+    """What the oracle gives; scale and offset are those of the documentation."""
     q, k, v = (x.double() for x in (learned or case.qkv))
-    call = _call(replace(case, need=()))
-    sinks = case.options.get("sinks")
+    scale, offset, sinks = (case.options.get(name) for name in ("scale", "offset", "sinks"))
     return attention(
         (q, k, v),
         case.pattern,
         case.place,
-        call.scale,
-        call.shape.offset,
+        q.shape[3] ** -0.5 if scale is None else scale,
+        k.shape[2] - q.shape[2] if offset is None else offset,
         None if sinks is None else sinks.double(),
     )
 
 
+def _plain(call: Call) -> dict[str, Tensor]:
+    """The output and every statistic by the reference, in the dtype of the call."""
+    steps = reference(call, call.q.dtype)
+    named = {name: getattr(steps, name) for name in ("output", "weights", "logsumexp")}
+    return {**named, **formulas(call, call.q.dtype)}
+
+
 def _errors(case: Case, exact: Expected, engine: str) -> Iterator[tuple[str, str]]:
-    dtype = case.qkv[0].dtype
+    call = _call(case)
     result = hw.attend(
         *case.qkv,
         mask=case.mask,
@@ -58,46 +67,63 @@ def _errors(case: Case, exact: Expected, engine: str) -> Iterator[tuple[str, str
         engine=engine,
         **case.options,
     )
+    near = _plain(call)
     for name in ("output", *case.need):
         given, known = getattr(result, name), getattr(exact, name)
-        if given.shape != known.shape:
-            yield name, f"shape {tuple(given.shape)}, expected {tuple(known.shape)}"
-        elif not _close(given, known, TOLERANCE[dtype]):
-            yield name, f"off by {_apart(given, known):.3g}"
-    if dtype == torch.float64:
+        rejected = _rejection(given, near[name], known, partial(_again, call, name))
+        if rejected:
+            yield name, rejected
+    if call.q.dtype == torch.float64:
         yield from _gradient_errors(case, engine)
+
+
+def _again(call: Call, name: str, run: int) -> list[Tensor]:
+    """A plain run of inputs that differ by less than their rounding."""
+    return [_plain(rounded_otherwise(call, run))[name]]
 
 
 def _gradient_errors(case: Case, engine: str) -> Iterator[tuple[str, str]]:
     """The gradients of q, k and v of a random combination of the outputs."""
     rows = tuple(x.clone().requires_grad_() for x in case.qkv)
-    others = tuple(x.clone().requires_grad_() for x in case.qkv)
-    known = _expected(case, others).output
+    call = _call(replace(case, qkv=rows, need=()))
+    known = _expected(case, rows).output
     factor = torch.randn(known.shape, generator=torch.Generator().manual_seed(0), dtype=known.dtype)
     output = hw.attend(*rows, mask=case.mask, position=case.position, engine=engine, **case.options)
-    given = torch.autograd.grad((output * factor).sum(), rows, allow_unused=True)
-    if not known.requires_grad:  # no query may attend to a key
-        exact = tuple(torch.zeros_like(x) for x in others)
-    else:
-        exact = torch.autograd.grad((known * factor).sum(), others, allow_unused=True)
-    for name, one, other in zip("qkv", given, exact, strict=True):
-        zero = torch.zeros_like(rows["qkv".index(name)])
-        one, other = zero if one is None else one, zero if other is None else other
-        if not _close(one, other, 1e-8):
-            yield f"gradient of {name}", f"off by {_apart(one, other):.3g}"
+    given, exact = (_gradients(run, factor, rows) for run in (output, known))
+    near = _gradients(reference(call).output, factor, rows)
+
+    def again(run: int) -> list[Tensor]:
+        other = rounded_otherwise(call, run)
+        inputs = (other.q, other.k, other.v)
+        return [
+            torch.cat([x.flatten() for x in _gradients(reference(other).output, factor, inputs)])
+        ]
+
+    one, plain, other = (torch.cat([x.flatten() for x in rows]) for rows in (given, near, exact))
+    rejected = _rejection(one, plain, other, again)
+    if rejected:
+        yield "gradients of q, k and v", rejected
 
 
-def _close(given: Tensor, known: Tensor, tolerance: float) -> bool:
-    infinite = known == -math.inf
-    if not torch.equal(infinite, given.double() == -math.inf):
-        return False
-    given, known = given.double()[~infinite], known[~infinite]
-    if not known.numel():
-        return True
-    return bool((given - known).abs().max() <= tolerance * (1 + known.abs().max()))
+def _joined(gradients: Sequence[Tensor]) -> Tensor:
+    return torch.cat([x.flatten() for x in gradients])
 
 
-def _apart(given: Tensor, known: Tensor) -> float:
-    return (
-        float((given.double() - known).abs().nan_to_num(math.inf).max()) if known.numel() else 0.0
-    )
+def _gradients(output: Tensor, factor: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients, 0 where no query may attend to a key."""
+    if not output.requires_grad:
+        return [torch.zeros_like(x) for x in rows]
+    gradients = torch.autograd.grad((output * factor).sum(), rows, allow_unused=True)
+    pairs = zip(rows, gradients, strict=True)
+    return [torch.zeros_like(x) if gradient is None else gradient for x, gradient in pairs]
+
+
+def _rejection(
+    given: Tensor, near: Tensor, exact: Tensor, again: Callable[[int], list[Tensor]]
+) -> str:
+    """Why the acceptance rule rejects a result; empty if it does not."""
+    try:
+        hold([given], [near], [exact], again)
+    except AssertionError as error:
+        return str(error)
+    return ""
