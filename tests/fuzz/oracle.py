@@ -106,7 +106,7 @@ def _scores(
             one, other = place.turn(one, i), place.turn(other, j)
         score = (one * other).sum() * scale
         if place.score is not None:
-            score = score + place.score(query, h, i, j, scale)
+            score = (score + place.score(query, h, i, j, scale)).to(query.dtype)
         if pattern.added is not None:
             score = score + pattern.added(b, h, i, j)
         scores[j] = score
